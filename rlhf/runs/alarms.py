@@ -41,27 +41,15 @@ def series(rows: Sequence[MetricRow], name: str) -> Series:
 
 
 def _of_metric(name: str, entry: Metric | None, rows: Sequence[MetricRow]) -> Iterator[Alarm]:
+    """Report a metric that is not a number, that every update had until now, or that is outside its range."""
     values = series(rows, name)
-    yield from _not_a_number(name, values)
-    if entry is not None:
-        yield from _missing(name, entry, rows, values)
-        yield from _outside(name, entry, values)
-
-
-def _not_a_number(name: str, values: Series) -> Iterator[Alarm]:
-    since = _last_updates(values, lambda value: value is None)
-    if since:
+    if since := _last_updates(values, lambda value: value is None):
         yield Alarm(metric=name, since=since[0], what=f"{name} is not a number")
-
-
-def _missing(name: str, entry: Metric, rows: Sequence[MetricRow], values: Series) -> Iterator[Alarm]:
-    """Report a metric that every update had until now."""
+    if entry is None:
+        return
     there, gone = len(values), len(rows) - len(values)
     if not entry.sometimes and gone >= PATIENCE and all(name in row for row in rows[:there]):
         yield Alarm(metric=name, since=int(rows[there]["update"] or 0), what=f"{name} is missing")
-
-
-def _outside(name: str, entry: Metric, values: Series) -> Iterator[Alarm]:
     measured = [(update, value) for update, value in values if value is not None]
     if entry.counter:
         measured = [(update, value - before) for (_, before), (update, value) in pairwise([(0, 0.0), *measured])]

@@ -117,8 +117,9 @@ def _array(field: pa.Field, records: Sequence[EpisodeRecord]) -> pa.Array:
     values = [getattr(record, field.name) for record in records]
     if field.name in PER_TOKEN:
         return _token_lists(values, field.type)
-    stored = _STORED.get(field.name, _same)
-    return pa.array([None if value is None else stored(value) for value in values], field.type)
+    if stored := _STORED.get(field.name):
+        values = [None if value is None else stored(value) for value in values]
+    return pa.array(values, field.type)
 
 
 def _token_lists(arrays: Sequence[NDArray[Any] | None], kind: pa.ListType) -> pa.ListArray:
@@ -138,8 +139,8 @@ def _values(name: str, column: pa.Array | pa.ChunkedArray) -> Sequence[Any]:
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if name in PER_TOKEN:
         return _token_arrays(array, PER_TOKEN[name])
-    read = _READ.get(name, _same)
-    return [None if value is None else read(value) for value in array.to_pylist()]
+    read, values = _READ.get(name), array.to_pylist()
+    return [None if value is None else read(value) for value in values] if read else values
 
 
 def _token_arrays(lists: pa.ListArray, dtype: type[np.generic]) -> list[NDArray[Any] | None]:
@@ -152,33 +153,26 @@ def _token_arrays(lists: pa.ListArray, dtype: type[np.generic]) -> list[NDArray[
     ]
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 def _text(text: str) -> str:
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def _stored_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {"role": _text(message["role"]), "content": _text(message["content"]), "tool_calls": _stored_calls(message)}
-        for message in messages
-    ]
-
-
-def _stored_calls(message: Mapping[str, Any]) -> list[dict[str, str]] | None:
-    calls = message.get("tool_calls") or ()
-    return [{"name": _text(call["name"]), "arguments": json.dumps(call["arguments"])} for call in calls] or None
-
-
-def _read_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    calls = [{"name": call["name"], "arguments": json.loads(call["arguments"])} for call in message["tool_calls"] or ()]
-    return {"role": message["role"], "content": message["content"]} | ({"tool_calls": calls} if calls else {})
+    stored = []
+    for one in messages:
+        calls = one.get("tool_calls") or ()
+        named = [{"name": _text(call["name"]), "arguments": json.dumps(call["arguments"])} for call in calls]
+        stored.append({"role": _text(one["role"]), "content": _text(one["content"]), "tool_calls": named or None})
+    return stored
 
 
 def _read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [_read_message(message) for message in messages]
+    read = []
+    for one in messages:
+        named = one["tool_calls"] or ()
+        calls = [{"name": call["name"], "arguments": json.loads(call["arguments"])} for call in named]
+        read.append({"role": one["role"], "content": one["content"]} | ({"tool_calls": calls} if calls else {}))
+    return read
 
 
 def _stored_parts(parts: Mapping[str, float]) -> list[dict[str, Any]]:

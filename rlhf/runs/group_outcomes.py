@@ -185,6 +185,12 @@ def _played(sample: Sample) -> dict[str, Any]:
     trajectory = sample.trajectory
     if isinstance(trajectory, Failed):
         return {}
+    surrounded = {  # only with an environment
+        "conversation": [_message(message) for message in trajectory.conversation],
+        "role": trajectory.role,
+        "malformed_calls": trajectory.malformed_calls,
+        "cut_replies": trajectory.cut_replies,
+    }
     return _reward(sample) | _tokens(trajectory.segments) | {
         "response": trajectory.response,
         "status": trajectory.status.value,
@@ -192,17 +198,7 @@ def _played(sample: Sample) -> dict[str, Any]:
         "generate_seconds": round(trajectory.timings.generate_seconds, 6),
         "environment_seconds": round(trajectory.timings.environment_seconds, 6),
         "sampled_tokens": trajectory.action_tokens,
-    } | (_surrounded(trajectory) if trajectory.conversation else {})  # fmt: skip
-
-
-def _surrounded(trajectory: Trajectory) -> dict[str, Any]:
-    """Return the fields that only an episode with an environment has."""
-    return {
-        "conversation": [_message(message) for message in trajectory.conversation],
-        "role": trajectory.role,
-        "malformed_calls": trajectory.malformed_calls,
-        "cut_replies": trajectory.cut_replies,
-    }
+    } | (surrounded if trajectory.conversation else {})  # fmt: skip
 
 
 def _message(message: Message) -> dict[str, Any]:

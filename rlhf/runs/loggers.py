@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from rlhf.config import load_piece
+from rlhf.config import load_piece, registered
 from rlhf.durable import unguarded, write_durably
 from rlhf.errors import ConfigError, Raised, catch, logged_error
 from rlhf.runs.folder import RunFolder
@@ -186,17 +185,16 @@ def make_loggers(
 
 def maker_of(name: str, run: LoggedRun) -> Callable[[], Logger]:
     """Return the function that makes a logger, for its own thread. Raises `ConfigError` if yours cannot be imported."""
-    if name not in LIBRARIES:
-        piece = load_piece(name, "run.loggers")
-        return lambda: as_logger(piece(run), name)
-    module, _, kind = LIBRARIES[name].logger.partition(":")
-    return lambda: vars(importlib.import_module(module))[kind](run)
+    if name in LIBRARIES:
+        return lambda: registered(LIBRARIES[name].logger)(run)
+    piece = load_piece(name, "run.loggers")
 
+    def make() -> Logger:
+        if not isinstance(logger := piece(run), Logger):
+            raise ConfigError(f"run.loggers: {name} is a {type(logger).__name__} without the methods log and close")
+        return logger
 
-def as_logger(logger: object, name: str) -> Logger:
-    if not isinstance(logger, Logger):
-        raise ConfigError(f"run.loggers: {name} is a {type(logger).__name__} without the methods log and close")
-    return logger
+    return make
 
 
 def check_loggers(names: Sequence[str]) -> None:
