@@ -63,12 +63,10 @@ def preflight(recipe: Recipe) -> None:
     check_loggers(recipe.run.loggers)
     token_from(recipe.run.prometheus.token_env)
     check_model_folder(recipe)
-    check_warmup(recipe)
     check_other_models(recipe)
     check_reward_servers(recipe)
     check_episodes(recipe)
-    check_environment(recipe)
-    check_agent(recipe)
+    check_players(recipe)
     for key, dataset in recipe.data.sets.items():
         check_dataset(dataset, key, recipe.kind)
     check_placement(recipe)
@@ -153,7 +151,8 @@ def check_engines(recipe: Recipe) -> None:
 
 
 def check_pieces(recipe: Recipe) -> None:
-    """Check that user-defined pieces exist, and that a user-defined kind can be called. Raises `ConfigError`."""
+    """Check that user-defined pieces exist, and that a user-defined kind and the function of demonstrations can be
+    called. Raises `ConfigError`."""
     trainer = recipe.trainer
     named = {
         "trainer.loss.policy": trainer.loss.policy,
@@ -166,12 +165,16 @@ def check_pieces(recipe: Recipe) -> None:
             check_found(name, setting)
     if recipe.is_own_kind:
         start_of(recipe.kind, recipe.kind_arguments)
+    if (warmup := recipe.model.warmup) is not None:
+        arguments = {"count": 0, "seed": 0, **warmup.arguments}
+        load_bound(warmup.demonstrations, "model.warmup.demonstrations", arguments, given=0)
 
 
 def check_model_folder(recipe: Recipe) -> None:
     """Check that a local model folder is complete and consistent, and that its context suffices."""
     if (tiny := recipe.model.tiny) is not None:
         check_heads(recipe, {"num_attention_heads": tiny.heads, "num_key_value_heads": tiny.kv_heads})
+        check_context(recipe, tiny.max_position_embeddings)
     if recipe.model.path is None or is_hub_name(recipe.model.path):
         return
     folder = Path(recipe.model.path).expanduser()
@@ -196,13 +199,6 @@ def check_model_folder(recipe: Recipe) -> None:
         check_vocabulary(folder, rows)
     if recipe.kind != "offline":  # offline reads recorded tokens
         check_template(folder)
-
-
-def check_warmup(recipe: Recipe) -> None:
-    """Check that the function of the demonstrations exists and accepts its arguments. Raises `ConfigError`."""
-    if (warmup := recipe.model.warmup) is not None:
-        arguments = {"count": 0, "seed": 0, **warmup.arguments}
-        load_bound(warmup.demonstrations, "model.warmup.demonstrations", arguments, given=0)
 
 
 def check_other_models(recipe: Recipe) -> None:
@@ -242,19 +238,15 @@ def check_episodes(recipe: Recipe) -> None:
         )
 
 
-def check_environment(recipe: Recipe) -> None:
-    """Check that the environment can be imported, and its recording used. Raises `UserError`."""
-    if (environment := recipe.environment) is None:
-        return
-    if environment.recording:
-        check_recording(environment.recording)
-    if environment.environment is not None and not environment.is_replayed:
-        load_piece(environment.environment, "environment.environment")
-    check_tool_format(environment.tool_format, "environment.tool_format")
-
-
-def check_agent(recipe: Recipe) -> None:
-    """Check that the agent's program and tool format can be imported. Raises `ConfigError`."""
+def check_players(recipe: Recipe) -> None:
+    """Check that the environment or the agent's program, and the tool format, can be imported, and a recording used.
+    Raises `UserError`."""
+    if (environment := recipe.environment) is not None:
+        if environment.recording:
+            check_recording(environment.recording)
+        if environment.environment is not None and not environment.is_replayed:
+            load_piece(environment.environment, "environment.environment")
+        check_tool_format(environment.tool_format, "environment.tool_format")
     if recipe.agent is not None:
         load_piece(recipe.agent.program, "agent.program")
         check_tool_format(recipe.agent.tool_format, "agent.tool_format")
@@ -264,16 +256,16 @@ def check_context(recipe: Recipe, context: int | None) -> None:
     """Check that the model's context has room for a reply and `rollout.max_context_tokens`. Raises `ConfigError`."""
     if context is None:
         return
+    model = recipe.model.path or "model.tiny (max_position_embeddings)"
     for key, tokens in recipe.reply_limits.items():
         if tokens >= context:
             raise ConfigError(
-                f"{key} is {tokens}, but the context of {recipe.model.path} is {context} tokens, prompt and reply "
-                "together; lower it"
+                f"{key} is {tokens}, but the context of {model} is {context} tokens for prompt and reply; lower it"
             )
     if recipe.rollout.max_context_tokens and recipe.rollout.max_context_tokens > context:
         raise ConfigError(
-            f"rollout.max_context_tokens is {recipe.rollout.max_context_tokens}, longer than the context of "
-            f"{recipe.model.path}, {context} tokens; lower it"
+            f"rollout.max_context_tokens is {recipe.rollout.max_context_tokens}, longer than the context of {model}, "
+            f"{context} tokens; lower it"
         )
 
 

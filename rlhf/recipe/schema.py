@@ -150,18 +150,6 @@ class Recipe(Config):
             self._engines_take_turns()
         if self.cluster.kind == "local":
             self._fit_one_process()
-        tiny = self.model.tiny
-        for key, tokens in self.reply_limits.items():
-            if tiny and tokens >= tiny.max_position_embeddings:
-                raise ValueError(
-                    f"{key} is {tokens}, but the model's context is only {tiny.max_position_embeddings} tokens "
-                    "(model.tiny.max_position_embeddings)"
-                )
-        if self.rollout.max_context_tokens and tiny and self.rollout.max_context_tokens > tiny.max_position_embeddings:
-            raise ValueError(
-                f"rollout.max_context_tokens is {self.rollout.max_context_tokens}, longer than the model's context of "
-                f"{tiny.max_position_embeddings} tokens (model.tiny.max_position_embeddings)"
-            )
         self._adapters_can_travel()
         self._routing_is_heard()
         self._attention_can_be_shared()

@@ -10,7 +10,7 @@ import pytest
 from rlhf.controller.start_model import Lessons, lessons_of
 from rlhf.errors import ConfigError, DataError
 from rlhf.recipe.loading import recipe_from
-from rlhf.recipe.preflight import check_warmup
+from rlhf.recipe.preflight import check_pieces
 from rlhf.recipe.schema import Recipe
 from rlhf.types import Message
 from tests.small_tasks import sorting
@@ -89,6 +89,6 @@ def test_what_shows_nothing_to_imitate_is_refused_in_one_line(function: str, mes
 def test_what_cannot_be_called_is_found_before_anything_starts(
     function: str, arguments: dict[str, Any], message: str
 ) -> None:
-    check_warmup(recipe("echoes"))
+    check_pieces(recipe("echoes"))
     with pytest.raises(ConfigError, match=message):
-        check_warmup(recipe(function, **arguments))
+        check_pieces(recipe(function, **arguments))

@@ -11,7 +11,7 @@ from rlhf.cluster.local import LocalCluster
 from rlhf.env.starting import started_environments
 from rlhf.errors import ConfigError, RecordingError
 from rlhf.recipe.loading import recipe_from
-from rlhf.recipe.preflight import check_environment
+from rlhf.recipe.preflight import check_players
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import environment_roles
 
@@ -79,16 +79,16 @@ def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
 )
 def test_what_cannot_be_imported_is_found_before_anything_starts(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="which cannot be imported"):
-        check_environment(recipe(wrong))
+        check_players(recipe(wrong))
 
 
 def test_a_recording_is_looked_for_before_anything_starts_and_stands_for_the_environment(tmp_path: Path) -> None:
     recording = {"recording": {"path": str(tmp_path / "c.jsonl")}}
     missing = recipe({"environment": "nowhere:Environment", "servers": 2} | recording)
     with pytest.raises(RecordingError, match=r"no such recording; record it first"):
-        check_environment(missing)
+        check_players(missing)
     (tmp_path / "c.jsonl").touch()
-    check_environment(missing)
+    check_players(missing)
     assert environment_roles(missing) == ()
 
 

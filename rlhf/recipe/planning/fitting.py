@@ -92,21 +92,14 @@ def smallest_machine(recipe: Recipe, machine: Machine, estimate_of: EstimateOf) 
     """Return the machine with the least GPU memory, from this one's up, that some settings fit, and these settings.
 
     It is this machine with more host memory, else one whose nodes have 128 GiB a card or as much as here."""
-    for larger in _larger_machines(machine):
-        changes = changes_that_fit(recipe, larger, estimate_of)
-        if changes is not None:
-            return larger, changes
-    return None
-
-
-def _larger_machines(machine: Machine) -> Iterator[Machine]:
     here = machine.nodes * machine.cards * machine.card.memory if machine.card else 0
-    for times in (2, 4, 8) if machine.card else ():
-        yield replace(machine, host_memory=times * machine.host_memory)
+    larger = [replace(machine, host_memory=times * machine.host_memory) for times in (2, 4, 8) if machine.card]
     for size, count in sorted(product(CARD_SIZES, CARD_COUNTS), key=lambda one: (one[0] * one[1], one[1])):
-        larger = machine_of(f"{min(count, NODE_CARDS)}x{size}GB", max(count // NODE_CARDS, 1))
-        if larger.card and count * larger.card.memory > here:
-            yield replace(larger, host_memory=max(larger.host_memory, machine.host_memory))
+        other = machine_of(f"{min(count, NODE_CARDS)}x{size}GB", max(count // NODE_CARDS, 1))
+        if other.card and count * other.card.memory > here:
+            larger.append(replace(other, host_memory=max(other.host_memory, machine.host_memory)))
+    tried = ((one, changes_that_fit(recipe, one, estimate_of)) for one in larger)
+    return next(((one, changes) for one, changes in tried if changes is not None), None)
 
 
 def with_changes(recipe: Recipe, changes: Changes) -> Recipe:

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import recipe_from
-from rlhf.recipe.preflight import check_agent
+from rlhf.recipe.preflight import check_players
 from rlhf.recipe.schema import Recipe
 from tests.small_tasks import sorting
 
@@ -48,4 +48,4 @@ def test_what_does_not_go_together_is_refused(parts: dict[str, Any], why: str) -
 )
 def test_what_cannot_be_imported_is_told_before_anything_starts(agent: dict[str, Any], setting: str) -> None:
     with pytest.raises(ConfigError, match=rf"{setting} is nowhere:"):
-        check_agent(recipe(agent=agent))
+        check_players(recipe(agent=agent))
