@@ -57,36 +57,31 @@ class OtlpExport:
         giving_up.cancel()
 
 
-class TellingExporter(SpanExporter):
-    """Reports the cause of an exporter's first failure, in place of the SDK's log."""
+class TellingExporter(SpanExporter, logging.Handler):
+    """Reports the cause of an exporter's first failure, the last message of its log that says one."""
 
     def __init__(self, exporter: SpanExporter, tell: Callable[[str], None]) -> None:
-        self._exporter, self._tell, self.failed, self._log = exporter, tell, False, LastMessage()
-        SDK_LOG.addHandler(self._log)
+        logging.Handler.__init__(self)
+        self._exporter, self._tell, self.failed, self._cause = exporter, tell, False, "no answer in time"
+        SDK_LOG.addHandler(self)
         SDK_LOG.propagate = False
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self._exporter.export(spans)
         if result is not SpanExportResult.SUCCESS and not self.failed:
             self.failed = True
-            self._tell(self._log.cause)
+            self._tell(self._cause)
         return result
 
     def shutdown(self) -> None:
         """End an export in progress without another attempt, and refuse later ones."""
         self._exporter.shutdown()
 
-
-class LastMessage(logging.Handler):
-    """Keeps the last message of an exporter that says why it failed."""
-
-    cause = "no answer in time"
-
     def emit(self, record: logging.LogRecord) -> None:
         words = record.getMessage()
         if record.args and "exporter" in record.name and "max retries" not in words:
             cause = record.args[0] if words.startswith("Transient") and isinstance(record.args, tuple) else words
-            self.cause = " ".join(str(cause).split())
+            self._cause = " ".join(str(cause).split())
 
 
 def otlp_exporter(endpoint: str | None) -> SpanExporter:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isclose, isfinite
 from pathlib import Path
@@ -73,7 +74,10 @@ class Fate(NamedTuple):
 def audit_run(run: StoredRun, recipes: Recipes) -> Iterator[AuditCheck]:
     """Iterate over the checks of a run, each as soon as it is done; a kind without episodes has three. Raises
     `UserError` where nothing is recorded, and `DataError` for records that cannot be read."""
-    yield updates_in_order(run)
+    reported = [int(row["update"] or 0) for row in run.rows]
+    ordered = reported == list(range(1, len(reported) + 1))
+    faults = () if ordered else (f"the updates of metrics.jsonl are not 1 to {len(reported)}",)
+    yield AuditCheck(name="updates", checked=f"{len(reported)} in order", faults=faults)
     found = (yield from audit_episodes(run, recipes)) if recipes[-1][1].kind == "rl" else {}
     yield summary_again(run, found)
     yield checkpoints_are_the_runs(run.folder, run)
@@ -114,8 +118,10 @@ def parts_are_there(folder: RunFolder) -> AuditCheck:
     """Every part up to the last, and up to those that the newest checkpoint counts, is there and whole."""
     faults, numbers = [], []
     for name in (folder.episodes, folder.evaluations):
-        counted = [_parts_counted(path, name.name) for path in checkpoints(folder.checkpoints)]
-        last = max([*map(part_number, parts_in(name)), *counted], default=0)
+        last = max(map(part_number, parts_in(name)), default=0)
+        for path in checkpoints(folder.checkpoints):
+            with suppress(CheckpointError):  # the check of the checkpoints reports it
+                last = max(last, read_trainer_state(path).parts.get(name.name, 0))
         faults += lost_parts(name, last)
         numbers.append(f"{last} of {name.name}")
     return AuditCheck(name="parts", checked=", ".join(numbers), faults=tuple(faults))
@@ -124,21 +130,6 @@ def parts_are_there(folder: RunFolder) -> AuditCheck:
 def whole_parts(folder: Path) -> list[Path]:
     """Return the readable parts of a folder; the check of the parts reports the others."""
     return [part for part in parts_in(folder) if damage(part) is None]
-
-
-def _parts_counted(checkpoint: Path, name: str) -> int:
-    try:
-        return read_trainer_state(checkpoint).parts.get(name, 0)
-    except CheckpointError:
-        return 0  # the check of the checkpoints reports it
-
-
-def updates_in_order(run: StoredRun) -> AuditCheck:
-    """Check that the metrics have every update once."""
-    reported = [int(row["update"] or 0) for row in run.rows]
-    ordered = reported == list(range(1, len(reported) + 1))
-    faults = () if ordered else (f"the updates of metrics.jsonl are not 1 to {len(reported)}",)
-    return AuditCheck(name="updates", checked=f"{len(reported)} in order", faults=faults)
 
 
 def one_fate_each(fates: Sequence[Fate], run: StoredRun, recipes: Recipes) -> AuditCheck:

@@ -78,7 +78,12 @@ def texts_of(folder: RunFolder) -> Texts | None:
 def _texts(record: EpisodeRecord, acted: NDArray[np.bool_], texts: Texts) -> Iterator[str]:
     """Report where the tokens are not those of the prompt, or of the last reply."""
     assert record.token_ids is not None
-    start, reply = _last_reply(record, acted)
+    start, reply = 0, np.flatnonzero(acted)  # the segment of the last turn, and its sampled tokens
+    if record.turns:
+        turn = record.turns[-1]
+        start = sum((record.segment_lengths or [])[: turn["segment"]])
+        first = start + turn["start"]
+        reply = first + np.flatnonzero(acted[first : start + turn["stop"]])
     said, last = texts(record.response or ""), texts(record.token_ids[reply].tolist())
     seen = texts(record.token_ids[start : max(reply, default=start - 1) + 1].tolist())  # a header may open the thinking
     if not (said in last if record.cut_replies else said.endswith(last) and seen.endswith(said)):
@@ -134,14 +139,3 @@ def _reward(record: EpisodeRecord, recipe: Recipe) -> Iterator[str]:
         found = sum(part.weight * (parts[name] or 0.0) for name, part in config.parts.items())
     if found is not None and not isclose(found, record.reward or 0.0, rel_tol=1e-6, abs_tol=1e-6):
         yield f"has the reward {record.reward:g}, and its reply gives {found:g}"
-
-
-def _last_reply(record: EpisodeRecord, acted: NDArray[np.bool_]) -> tuple[int, NDArray[np.intp]]:
-    """Return where the segment of the last turn begins, and the places of its sampled tokens."""
-    if not record.turns:
-        return 0, np.flatnonzero(acted)
-    turn = record.turns[-1]
-    before = sum((record.segment_lengths or [])[: turn["segment"]])
-    start, stop = before + turn["start"], before + turn["stop"]
-    places: NDArray[np.intp] = start + np.flatnonzero(acted[start:stop])
-    return before, places

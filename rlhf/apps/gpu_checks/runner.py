@@ -50,13 +50,11 @@ def run_checks(
     logs and runs."""
     results = []
     for check in checks:
-        lacks = check.lacks(gpus, nodes)
-        if lacks:
-            result = GpuResult(name=check.name, state="skip", expected="", found=lacks)
+        if lacks := check.lacks(gpus, nodes):
+            results.append(GpuResult(name=check.name, state="skip", expected="", found=lacks))
         else:
-            result = run_gpu_check(check, folder, gpus=gpus, nodes=nodes, model=model)
-        print(result.line, flush=True)
-        results.append(result)
+            results.append(run_gpu_check(check, folder, gpus=gpus, nodes=nodes, model=model))
+        print(results[-1].line, flush=True)
     return results
 
 

@@ -185,7 +185,8 @@ class RunTrial(tune.Trainable):
     def _has_ended(self) -> bool:
         """Whether the run is at its end, perhaps since an earlier sweep. Raises `TrialFailed` for another end."""
         if self._process is None:
-            return is_finished(self._run)
+            ended = self._run.summary.exists() and not is_written(self._run)
+            return ended and str(json.loads(self._run.summary.read_text())["outcome"]).startswith("finished")
         code = self._process.poll()
         if code:
             raise TrialFailed(failure_in(self._log, code))
@@ -222,13 +223,6 @@ def read_record(run: Path) -> dict[str, Any]:
 
 def write_record(run: Path, record: Mapping[str, Any]) -> None:
     write_durably(run.with_name(f"{run.name}.json"), json.dumps(record) + "\n")
-
-
-def is_finished(run: RunFolder) -> bool:
-    """Whether a run came to its end by itself."""
-    if not run.summary.exists() or is_written(run):
-        return False
-    return str(json.loads(run.summary.read_text())["outcome"]).startswith("finished")
 
 
 def copy_run(donor: Path, target: Path, update: int) -> None:

@@ -81,7 +81,11 @@ def estimate_run(
 ) -> Estimate:
     """Estimate a run of these workers."""
     activations = activations_of(run.learner.checkpointing)
-    checked = checked_bytes(shape, run) if run.learner.device == "cuda" and run.engines else 0
+    # The first weight sync compares engines and learner by a forward pass over the longest sequence that a reply can
+    # reach: hidden states, the three products of an MLP, and one of them in float32 (`rlhf.models.rounding`).
+    product = widest(shape) // 2
+    each = run.learner.width * (4 * shape.hidden_size + 3 * product) + 4 * product
+    checked = run.longest * each if run.learner.device == "cuda" and run.engines else 0
     learner = learner_phases(shape, run.learner, activations, checked=checked, parked=run.colocated)
     card = machine.card if any(engine.device == "cuda" for engine in run.engines) else None
     engines = tuple(engine_phases(shape, layout, card, asleep=run.colocated) for layout in run.engines)
@@ -96,14 +100,6 @@ def estimate_run(
         placement=placement_problem(roles, machine),
         shortages=tuple(shortages(shape, run, machine, roles, learner, engines)),
     )  # fmt: skip
-
-
-def checked_bytes(shape: ModelShape, run: RunLayout) -> int:
-    """Return the bytes of a forward pass over the longest sequence that a reply can reach, by which the first weight
-    sync compares engines and learner: hidden states, the three products of an MLP, and one of them in float32
-    (`rlhf.models.rounding`)."""
-    product = widest(shape) // 2
-    return run.longest * (run.learner.width * (4 * shape.hidden_size + 3 * product) + 4 * product)
 
 
 def shortages(
