@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from recipes.tasks import sorting
-from rlhf.apps.reports.report import report_of
+from rlhf.apps.reports.report import html_report
 from rlhf.runs.episode_parts import read_episodes
+from rlhf.runs.metric_catalogue import find_metric
 from rlhf.runs.stored_run import read_run
 from tests.end_to_end.running import Run, largest_difference, run_warm, train, versions_of
 
@@ -100,11 +102,13 @@ def test_the_run_folder_has_everything(quickstart: Run) -> None:
 
 
 def test_its_report_explains_every_metric_and_raises_no_alarm(quickstart: Run) -> None:
-    report = report_of(read_run(quickstart.folder))
-    assert [curve.name for curve in (*report.headlines, *report.others) if curve.metric is None] == []
-    assert report.alarms == []
-    assert [episode.why for episode in report.episodes] == ["best", "middle", "worst"]
-    assert dict(report.provenance).keys() >= {"model.path"}
+    report = html_report(read_run(quickstart.folder))
+    curves = re.findall("<figcaption><strong>([^<]+)", report)
+    assert len(curves) > 20
+    assert [name for name in curves if find_metric(name) is None] == []
+    assert "<p>No alarm.</p>" in report
+    assert re.findall("<h3>(.*?)</h3>", report) == ["best", "middle", "worst"]
+    assert '<th scope="row">model.path</th>' in report
 
 
 def test_the_checkpoint_answers_from_the_command_line(quickstart: Run) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlhf.apps.reports.report import report_of
-from rlhf.apps.reports.report_html import html_report
+from rlhf.apps.reports.report import html_report
 from rlhf.durable import write_durably
 from rlhf.errors import UserError
 from rlhf.runs.stored_run import read_run
@@ -16,7 +15,7 @@ def run_report(run: Path, output: Path) -> int:
     if output.suffix != ".html":
         raise UserError(f"a report is an HTML file: {output} does not end in .html")
     try:
-        write_durably(output, html_report(report_of(read_run(run))))
+        write_durably(output, html_report(read_run(run)))
     except OSError as error:
         raise UserError(f"{output} cannot be written ({error.strerror})") from None
     print(output)
