@@ -247,8 +247,9 @@ def explain(kind: type[Config], error: ValidationError, other_names: OtherNames 
 
 
 def key_of(problem: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the parts of the key that a problem is about."""
-    parts = tuple(str(part) for part in problem["loc"] if not _is_tag(part))
+    """Return the parts of the key that a problem is about, without pydantic's tags of union members, which users do not
+    know."""
+    parts = tuple(one for one in map(str, problem["loc"]) if not (one.endswith("Config") or "[" in one))
     return parts[:-1] if parts[-1:] and parts[-1].removeprefix("constrained-") in SCALARS else parts
 
 
@@ -299,11 +300,6 @@ def _nearby_files(path: Path) -> str:
         return f" (there is no folder {path.parent})"
     close = closest(path.name, (one.name for one in path.parent.glob("*.yaml")))
     return f"; did you mean {path.parent / close}?" if close else ""
-
-
-def _is_tag(part: Any) -> bool:
-    """Whether a part of a location is pydantic's tag of a union member, which users do not know."""
-    return isinstance(part, str) and (part.endswith("Config") or "[" in part)
 
 
 def _set(target: dict[str, Any], dotted: str, value: Any) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from rlhf.errors import UserError
-
 RECIPES = Path(__file__).parents[2] / "recipes"
 """Next to the package `rlhf`, in a clone and in an installed wheel."""
 OWN = "recipe.yaml"
@@ -28,16 +26,3 @@ def recipe_file(name: str | Path) -> Path:
     if (path / OWN).is_file():
         return path / OWN
     return path if path.is_file() else shipped_recipes().get(str(name), path)
-
-
-def shipped_recipe(name: str) -> Path:
-    """Return the file of a shipped recipe. Raises `UserError` for another name."""
-    if name not in shipped_recipes():
-        raise UserError(f"there is no recipe {name!r}; `rlhf recipes list` prints all names")
-    return shipped_recipes()[name]
-
-
-def headline(recipe: Path) -> str:
-    """Return the first sentence of the comment at the top of a recipe."""
-    first = recipe.read_text().partition("\n")[0]
-    return first.removeprefix("#").strip()

@@ -93,7 +93,11 @@ class LiveView:
 
     def _rows(self) -> list[tuple[str, RenderableType]]:
         line = self._last
-        rows: list[tuple[str, RenderableType]] = [("now", self._now(self._phase))] if self._phase else []
+        rows: list[tuple[str, RenderableType]] = []
+        if self._phase:
+            now = Table.grid(padding=(0, 1))
+            now.add_row(self._spinner, Text(escape_to_line(self._phase)))
+            rows.append(("now", now))
         if line is None or not line.lesson:
             return rows + self._reinforced(line)
         watched = "   ".join(f"{name} {value:.3f}" for name, value in line.lesson.items())
@@ -115,11 +119,6 @@ class LiveView:
             rows.append(("learning", learning(line)))
             rows.append(("groups", groups(line)))
         return rows
-
-    def _now(self, phase: str) -> RenderableType:
-        row = Table.grid(padding=(0, 1))
-        row.add_row(self._spinner, Text(escape_to_line(phase)))
-        return row
 
 
 def reward(latest: float | None, all_rewards: Sequence[float]) -> Text:

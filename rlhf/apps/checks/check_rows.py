@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rlhf.data.config import DatasetConfig, EvaluationSetConfig
+from rlhf.data.config import EvaluationSetConfig
 from rlhf.data.selection import distinct, doubtful
 from rlhf.data.sources import load_demonstrations, load_pairs, load_tasks, local_files
-from rlhf.data.tasks import Tell, fitting
+from rlhf.data.tasks import fitting
 from rlhf.models.model_files import context_tokens
 from rlhf.recipe.preflight import is_hub_name, read_model_config
 from rlhf.recipe.schema import Recipe
@@ -31,27 +31,19 @@ def check_rows(recipe: Recipe) -> list[str]:
         elif config.path is None:
             continue
         elif recipe.kind == "sft":
-            _check_demonstrations(recipe, config, key, told.append)
+            demonstrations, context = load_demonstrations(config), _context(recipe)
+            limited = config.min_prompt_tokens or config.max_prompt_tokens
+            if context and key in recipe.data.train_sets and (limited or any(doubtful(demonstrations, context))):
+                from rlhf.controller.sft import selected
+
+                selected(recipe, demonstrations, key, _tokenizer(recipe), context, told.append)
         else:
-            _check_tasks(recipe, config, key, told.append)
+            tasks, context = load_tasks(config), _context(recipe)
+            if context and recipe.tasks_ask:
+                tasks = fitting(tasks, config, _prompt_tokens(recipe), key, told.append, context)
+            if isinstance(config, EvaluationSetConfig):
+                distinct(tasks, key, told.append)
     return told
-
-
-def _check_demonstrations(recipe: Recipe, config: DatasetConfig, key: str, tell: Tell) -> None:
-    demonstrations, context = load_demonstrations(config), _context(recipe)
-    limited = config.min_prompt_tokens or config.max_prompt_tokens
-    if context and key in recipe.data.train_sets and (limited or any(doubtful(demonstrations, context))):
-        from rlhf.controller.sft import selected
-
-        selected(recipe, demonstrations, key, _tokenizer(recipe), context, tell)
-
-
-def _check_tasks(recipe: Recipe, config: DatasetConfig, key: str, tell: Tell) -> None:
-    tasks, context = load_tasks(config), _context(recipe)
-    if context and recipe.tasks_ask:
-        tasks = fitting(tasks, config, _prompt_tokens(recipe), key, tell, context)
-    if isinstance(config, EvaluationSetConfig):
-        distinct(tasks, key, tell)
 
 
 def _context(recipe: Recipe) -> int | None:

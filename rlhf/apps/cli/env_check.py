@@ -23,17 +23,17 @@ def run_env_check(url: str, action: str | None = None, token_env: str | None = N
         cure = f"serve it first: rlhf serve env {url}" if served else f"for instance http://{url}"
         raise UserError(f"{url!r} is not the URL of a server; {cure}")
     address = Address(url=url.rstrip("/"), token=token_from(token_env))
-    return asyncio.run(print_check_results(address, json_object(action, "--action") if action else None))
+    given = json_object(action, "--action") if action else None
 
+    async def failures() -> int:
+        failed = 0
+        async for finding in check_server(address, given):
+            state = "pass" if finding.passed else "FAIL"
+            print(f"{state:<6}{finding.name:<22}{escape_to_line(finding.detail)}", flush=True)
+            failed += not finding.passed
+        return failed
 
-async def print_check_results(address: Address, action: dict[str, Any] | None) -> int:
-    """Check the server, and print the findings."""
-    failed = 0
-    async for finding in check_server(address, action):
-        print(
-            f"{'pass' if finding.passed else 'FAIL':<6}{finding.name:<22}{escape_to_line(finding.detail)}", flush=True
-        )
-        failed += not finding.passed
+    failed = asyncio.run(failures())
     print(f"{failed} failed" if failed else "conforms")
     return 1 if failed else 0
 

@@ -13,10 +13,10 @@ recipes = typer.Typer(no_args_is_help=True, help="List the recipes that come wit
 @recipes.command("list")
 def list_recipes() -> None:
     """Print the names of all recipes, each with what it trains."""
-    from rlhf.recipe.shipped import headline, shipped_recipes
+    from rlhf.recipe.shipped import shipped_recipes
 
-    for name, file in shipped_recipes().items():
-        print(f"{name:<32}{headline(file)}")
+    for name, file in shipped_recipes().items():  # the comment at the top of a recipe begins with a headline
+        print(f"{name:<32}{file.read_text().partition(chr(10))[0].removeprefix('#').strip()}")
 
 
 @recipes.command("copy")
@@ -28,9 +28,10 @@ def copy_recipe(
 ) -> None:
     """Copy a recipe, so that you can change it. A `base` in it still names the shipped recipe."""
     from rlhf.errors import UserError
-    from rlhf.recipe.shipped import shipped_recipe
+    from rlhf.recipe.shipped import shipped_recipes
 
-    source = shipped_recipe(name)
+    if (source := shipped_recipes().get(name)) is None:
+        raise UserError(f"there is no recipe {name!r}; `rlhf recipes list` prints all names")
     target = to or Path(source.name)
     try:
         with target.open("x") as copy:

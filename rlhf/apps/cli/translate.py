@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rlhf.apps.translation.translating import Translation, translated
-from rlhf.config import dump_yaml
+from rlhf.config import dump_yaml, shown_value
 from rlhf.errors import UserError
 
 HEADINGS = {"taken": "taken", "same": "done here anyway", "without": "without a counterpart", "unknown": "UNKNOWN"}
@@ -36,8 +35,8 @@ def account_of(found: Translation) -> Iterator[str]:
             yield f"{heading} ({len(rows)})"
         for row in rows:
             names = [name for name in row.names if name in found.given]
-            theirs = ", ".join(f"{found.spelled[name]} {shown(found.given[name])}" for name in names)
-            ours = ", ".join(f"{key} {shown(value)}" for key, value in row.values.items())
+            theirs = ", ".join(f"{found.spelled[name]} {shown_value(found.given[name])}" for name in names)
+            ours = ", ".join(f"{key} {shown_value(value)}" for key, value in row.values.items())
             theirs = theirs or f"{', '.join(row.names)} (their default)"
             yield f"  {theirs} -> {ours}" if ours else f"  {theirs}"
             if row.why:
@@ -47,8 +46,3 @@ def account_of(found: Translation) -> Iterator[str]:
         yield f"for you to name: {', '.join(found.to_name)}"
     if found.problem:
         yield f"the recipe is refused: {found.problem}"
-
-
-def shown(value: Any) -> str:
-    """Return a value as a recipe writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -33,7 +33,8 @@ def shape_of(name: str, values: Values) -> ModelShape:
     config = AutoConfig.for_model(**values)
     model = on_meta(config, "bfloat16")
     text = config.get_text_config()
-    layers = layers_of(model)
+    lists = [module for module in decoder_of(model).modules() if isinstance(module, nn.ModuleList)]
+    layers = max(lists, key=lambda module: (_count(module.parameters()), len(module)))  # the decoder's layers
     kinds = text.per_layer_config if text.is_heterogeneous else [text]
     heads = int(getattr(text, "num_attention_heads", 0))  # Mamba has none
     head: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
@@ -100,12 +101,6 @@ def on_meta(config: Any, dtype: str, attention: str = "auto") -> PreTrainedModel
     return model
 
 
-def layers_of(model: PreTrainedModel) -> nn.ModuleList:
-    """Return the decoder's layers: its longest list of modules."""
-    lists = [module for module in decoder_of(model).modules() if isinstance(module, nn.ModuleList)]
-    return max(lists, key=lambda module: (_count(module.parameters()), len(module)))
-
-
 class Alive(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of the storages that operations make, while they are alive."""
 
@@ -149,7 +144,11 @@ def _decoder_bytes(
     _settle(arguments.get("blocks"))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         model = model.to_empty(device="cpu")
-        _forget_gradients(model)
+        for parameter in filter(lambda one: one.requires_grad, model.parameters()):
+            # Its gradient is dropped: `processes` counts gradients as DeepSpeed keeps them.
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda weight: setattr(weight, "grad", None)
+            )
         text = config.get_text_config().to_dict()
         with Alive(model) as alive:
             embedded = torch.empty((*positions.shape, text["hidden_size"]), dtype=model.dtype, requires_grad=True)
@@ -186,15 +185,6 @@ def _shallow(config: Any, dtype: str, attention: str, layers: int) -> PreTrained
         text.layer_types = sorted(text.layer_types)[:layers]
     text.num_hidden_layers = layers
     return on_meta(config, dtype, attention)
-
-
-def _forget_gradients(model: nn.Module) -> None:
-    """Drop gradients of weights, which `processes` counts as DeepSpeed keeps them."""
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                lambda weight: setattr(weight, "grad", None)
-            )
 
 
 def _count(parameters: Iterable[Tensor]) -> int:
