@@ -10,7 +10,7 @@ from rlhf.config import flatten, is_piece, shown_value
 from rlhf.recipe.kinds import OF_EXAMPLES
 from rlhf.recipe.loading import LoadedRecipe
 from rlhf.recipe.schema import Recipe
-from rlhf.trainer.config import KLConfig, OptimizerConfig
+from rlhf.trainer.config import OptimizerConfig
 from rlhf.trainer.credit.registry import LOSSES, PRESETS
 
 LabelledText = tuple[str, str]
@@ -30,7 +30,11 @@ def training(loaded: LoadedRecipe) -> Iterator[LabelledText]:
         read = set() if is_piece(trainer.loss.policy) else set(LOSSES[trainer.loss.policy].settings)
         values = trainer.loss.model_dump(include=read, exclude_none=True)
         yield "loss", ", ".join([trainer.loss.policy, *(f"{key} {value:g}" for key, value in values.items())])
-        yield "KL penalty", describe_kl(trainer.kl)
+        kl = trainer.kl
+        stop = f"; an update ends above {kl.stop:g} nats per token from the sampling policy" if kl.stop else ""
+        target = f", adapted towards {kl.target:g} nats per token" if kl.target else ""
+        weight = f"coefficient {kl.coefficient:g} in the {kl.place}{target}" if kl.coefficient else "none"
+        yield "KL penalty", f"{weight}{stop}"
         yield "sampling", f"at temperature {recipe.sampling.temperature:g}"
     steps = trainer.updates if recipe.kind in OF_EXAMPLES else trainer.policy_steps
     yield "learning rate", describe_rate(trainer.optimizer, steps)
@@ -51,15 +55,6 @@ def describe_rate(optimizer: OptimizerConfig, steps: int) -> str:
     if optimizer.warmup_steps < steps:
         return text
     return f"{text}: longer than the run, which has {steps:,}, so the rate never reaches {optimizer.learning_rate:g}"
-
-
-def describe_kl(kl: KLConfig) -> str:
-    """Return the weight and place of the KL penalty, and what changes it or ends an update."""
-    stop = f"; an update ends above {kl.stop:g} nats per token from the sampling policy" if kl.stop else ""
-    if not kl.coefficient:
-        return f"none{stop}"
-    target = f", adapted towards {kl.target:g} nats per token" if kl.target else ""
-    return f"coefficient {kl.coefficient:g} in the {kl.place}{target}{stop}"
 
 
 def describe_gpus(recipe: Recipe, roles: Sequence[Role]) -> list[LabelledText]:

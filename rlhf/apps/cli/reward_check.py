@@ -38,7 +38,8 @@ def run_reward_check(
     quiz = Quiz(prompt=prompt, answer=answer, wrong=tuple(wrong), reply=reply)
     scores = asyncio.run(_scores(reward_here(config), quiz))
     middle = halfway(scores)
-    accepted = [name for name, score in scores.items() if name not in (RIGHT, WRONG) and accepts(score, middle)]
+    above = {name for name, score in scores.items() if isinstance(score, Scored) and score.value > middle}
+    accepted = above - {RIGHT, WRONG}
     for name, score in scores.items():
         print(f"{name:<42}{escape_to_line(score_text(score)):<28}{'ACCEPTED' if name in accepted else ''}".rstrip())
     hostile = len(scores) - 2
@@ -56,11 +57,6 @@ def halfway(scores: Mapping[str, Scored | Unscored]) -> float:
         f"{score_text(wrong)}; "
         "give the form of an answer with --reply, for instance '#### {answer}'"
     )
-
-
-def accepts(score: Scored | Unscored, middle: float) -> bool:
-    """Whether a score is above `middle`."""
-    return isinstance(score, Scored) and score.value > middle
 
 
 def score_text(score: Scored | Unscored) -> str:

@@ -61,29 +61,19 @@ def kubernetes_manifest(loaded: LoadedRecipe, job: KubernetesJob) -> str:
     check_resources(
         roles, [Resources(node=f"node-{index}", cpus=job.cpus, gpus=job.gpus) for index in range(job.nodes)]
     )
+    if not TEMPLATE.is_file():
+        raise ConfigError(f"{TEMPLATE} is missing: rlhf kubernetes needs a checkout of this repository")
     heartbeat = "\n".join(f'- {{name: {name}, value: "{value}"}}' for name, value in HEARTBEAT.items())
     entrypoint = ["rlhf", "train", f"{RECIPE_FOLDER}/recipe.yaml", "--address", "auto", "--resume"]
-    return Template(template()).substitute(
+    return Template(TEMPLATE.read_text()).substitute(
         name=job.name,
         image=json.dumps(job.image),
         nodes=job.nodes, workers=job.nodes - 1, cpus=job.cpus, gpus=job.gpus, memory=job.memory,
         claim=job.claim, secret=job.secret, workspace=job.workspace, retries=job.retries,
         recipe_folder=RECIPE_FOLDER,
         entrypoint=json.dumps(shlex.join(entrypoint)),
-        ray_version=ray_version(PINS.read_text()),
+        ray_version=next(line.removeprefix("ray==") for line in PINS.read_text().split() if line.startswith("ray==")),
         heartbeat=textwrap.indent(heartbeat, 16 * " "),
         roles=textwrap.indent(role_table(roles), "# "),
         recipe=textwrap.indent(resolved_yaml(loaded.recipe, loaded.origins), 4 * " ").rstrip("\n"),
     )  # fmt: skip
-
-
-def ray_version(pins: str) -> str:
-    """Return the version of Ray in a requirements file, the one that images are built from."""
-    return next(line.removeprefix("ray==") for line in pins.splitlines() if line.startswith("ray=="))
-
-
-def template() -> str:
-    """Return the template's text. Raises `ConfigError` if rlhf was installed without its checkout."""
-    if not TEMPLATE.is_file():
-        raise ConfigError(f"{TEMPLATE} is missing: rlhf kubernetes needs a checkout of this repository")
-    return TEMPLATE.read_text()
