@@ -51,7 +51,7 @@ def _axes(path: Path, title: str, label: str) -> Iterator[Any]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), dpi=140, layout="constrained")
-    axes = figure.subplots()
+    axes: Any = figure.subplots()
     yield axes
     axes.set_title(title, loc="left", color=INK, fontsize=12, fontweight="bold")
     axes.set_xlabel("update", color=INK)

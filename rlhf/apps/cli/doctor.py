@@ -122,10 +122,15 @@ def python() -> Iterable[Diagnosis]:
 
 
 def packages() -> Iterable[Diagnosis]:
-    """Check that the required packages are installed, and one build of vLLM with the torch that its kernels need."""
+    """Check that the required packages are installed."""
     for name in NEEDED:
         version = installed(name)
         yield judge(name, version is not None, version or "missing", "run make setup", Severity.FAIL)
+    yield from vllm()
+
+
+def vllm() -> Iterable[Diagnosis]:
+    """Check that one build of vLLM is installed with the torch that it was built for; its kernels need that torch."""
     builds = {name: version for name in VLLM_BUILDS if (version := installed(name))}
     seen = ", ".join(f"{name} {version}" for name, version in builds.items()) or "missing"
     yield judge("vllm", len(builds) == 1, seen, "run make setup: exactly one build must be installed", Severity.FAIL)

@@ -145,10 +145,12 @@ class DrilledTraining:
                 )
                 with suppress(psutil.NoSuchProcess):
                     victims[0].resume()
-                before = len(self.paces)
-                self.until(lambda before=before: len(self.paces) > before, RECOVERY_SECONDS)
+                self.until(partial(self._paced, len(self.paces)), RECOVERY_SECONDS)
         if not self._ended:
             yield self._without_disk()
+
+    def _paced(self, before: int) -> bool:
+        return len(self.paces) > before
 
     def _without_disk(self) -> HarmOutcome:
         """Let the controller write no further byte until the run has ended, and continue it as its user would."""

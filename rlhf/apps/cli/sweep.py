@@ -45,7 +45,7 @@ OF_TUNE = {
 """Tune writes no logs, because the run folders have them, and leaves Ctrl-C to us."""
 
 
-def run_sweep(recipe: Path, words: Sequence[str], **asked: Any) -> int:
+def run_sweep(recipe: Path, words: Sequence[str] = (), **asked: Any) -> int:
     """Check a sweep, and run it under supervision. Raises `UserError` before anything has started."""
     space, overrides = split_space(words)
     return supervise(reporting_failures(partial(swept, checked_sweep(recipe, space, overrides, **asked))))

@@ -40,7 +40,9 @@ def test_every_command_takes_what_its_signature_reads():
         for one in group.registered_commands:
             if name := inspect.getclosurevars(one.callback).nonlocals.get("name"):
                 run = vars(importlib.import_module(f"rlhf.apps.cli.{name}"))[f"run_{name}"]
-                inspect.signature(run).bind(**inspect.signature(one.callback).parameters)
+                given = inspect.signature(one.callback).parameters
+                inspect.signature(run).bind(**given)
+                inspect.signature(run).bind(**{key: one for key, one in given.items() if one.default is not None})
 
 
 def processor_seconds() -> float:
