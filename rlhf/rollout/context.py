@@ -28,17 +28,17 @@ class Context:
     def last(self) -> int:
         return int(self.token_ids[-1])
 
-    def say(self, completion: Completion) -> None:
+    def append_reply(self, completion: Completion) -> None:
         """Append a reply of the policy with the token ids as sampled; it is one turn."""
         start = len(self)
-        self.hear(completion.token_ids)
+        self.append_tokens(completion.token_ids)
         self._replies.append(completion)
         if completion.routing is not None:
             # Tokens sampled earlier keep their experts.
             self._routing.append(completion.routing[sum(map(len, self._routing)) :])
         self._turns.append(Turn(start=start, stop=len(self)))
 
-    def hear(self, token_ids: NDArray[np.int32]) -> None:
+    def append_tokens(self, token_ids: NDArray[np.int32]) -> None:
         """Append the environment's messages and the header of the next reply."""
         self.token_ids = np.concatenate([self.token_ids, token_ids], dtype=np.int32)
 

@@ -81,7 +81,7 @@ class EpisodeState:
         return min(policy.sampling.max_tokens, policy.max_context_tokens - len(self.history.context))
 
     def ask(self, policy: PolicyClient, turn: int) -> Awaitable[Completion]:
-        """Ask for one reply to the whole context, within the budgets of turn and context; `hear` takes it."""
+        """Ask for one reply to the whole context, within the budgets of turn and context; `receive` takes it."""
         self.asked_at = time.monotonic()
         return policy.engine.generate(
             Prompt(token_ids=self.history.context.token_ids),
@@ -90,10 +90,10 @@ class EpisodeState:
             session=policy.session,
         )
 
-    def hear(self, policy: PolicyClient, completion: Completion) -> None:
+    def receive(self, policy: PolicyClient, completion: Completion) -> None:
         self.generate_seconds += time.monotonic() - self.asked_at
         self.response = reply_text(policy.renderer, self.history.context, completion)
-        self.history.context.say(completion)
+        self.history.context.append_reply(completion)
         self.engine = completion.engine
         self.out_of_time = completion.finish_reason is FinishReason.TIME
 
@@ -129,7 +129,7 @@ class AnswerOnce:
         except ModelError as error:
             return (Failed(kind="template", detail=f"task {task.id}: {error}"),)
         completion = await state.ask(policy, turn=0)
-        state.hear(policy, completion)
+        state.receive(policy, completion)
         if completion.finish_reason is not FinishReason.STOP:
             state.history.context.cut_off()
             return (state.record(EpisodeStatus.TRUNCATED),)

@@ -46,7 +46,7 @@ class FullHistory:
         increment = self._renderer.increment(messages, self.context.last)
         if len(self.context) + len(increment) >= max_tokens:
             return False
-        self.context.hear(increment)
+        self.context.append_tokens(increment)
         return True
 
 
@@ -93,4 +93,4 @@ def conclude(renderer: ChatRenderer, context: Context, messages: Sequence[Messag
     except ModelError:  # nothing is sampled from them; only the critic is less precise
         return
     if len(context) + len(increment) <= max_tokens:
-        context.hear(increment)
+        context.append_tokens(increment)

@@ -151,7 +151,7 @@ async def _take_turns(agents: MultiAgentState, timed: TimedEnvironment, observat
         if state is None:
             break
         completion = await state.ask(agents.policy, turn)
-        state.hear(agents.policy, completion)
+        state.receive(agents.policy, completion)
         if completion.finish_reason is not FinishReason.STOP:
             state.said.append(Message(role="assistant", content=state.response))
             agents.cut_off(None)

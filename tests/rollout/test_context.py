@@ -22,9 +22,9 @@ def said(prompt: int, tokens: int, experts: int | None) -> Completion:
 def test_a_token_keeps_the_experts_that_it_was_sampled_with() -> None:
     """The engine may say something else of it when it reads it again, for the next reply."""
     context = Context(np.arange(3, dtype=np.int32))
-    context.say(said(3, 4, experts=1))
-    context.hear(np.arange(2, dtype=np.int32))
-    context.say(said(9, 2, experts=2))
+    context.append_reply(said(3, 4, experts=1))
+    context.append_tokens(np.arange(2, dtype=np.int32))
+    context.append_reply(said(9, 2, experts=2))
     routing = context.segment().routing
     assert routing is not None
     assert routing.shape == (11, 1, 2)
@@ -33,8 +33,8 @@ def test_a_token_keeps_the_experts_that_it_was_sampled_with() -> None:
 
 def test_a_reply_whose_experts_are_not_known_takes_none_from_the_others() -> None:
     context = Context(np.arange(3, dtype=np.int32))
-    context.say(said(3, 4, experts=None))
-    context.say(said(7, 2, experts=2))
+    context.append_reply(said(3, 4, experts=None))
+    context.append_reply(said(7, 2, experts=2))
     routing = context.segment().routing
     assert routing is not None
     assert routing[:, 0, 0].tolist() == [2] * 8 + [-1]
@@ -42,5 +42,5 @@ def test_a_reply_whose_experts_are_not_known_takes_none_from_the_others() -> Non
 
 def test_an_engine_that_says_nothing_of_experts_leaves_none() -> None:
     context = Context(np.arange(3, dtype=np.int32))
-    context.say(said(3, 4, experts=None))
+    context.append_reply(said(3, 4, experts=None))
     assert context.segment().routing is None

@@ -122,11 +122,11 @@ class Capture:
         completion, cut = stopped or completion, stopped is not None
         thread = question.thread
         if question.increment is not None:
-            thread.context.hear(question.increment)
+            thread.context.append_tokens(question.increment)
             self._threads.remove(thread)
         self._asked.setdefault(question.mark, ThreadPosition(thread=thread, length=len(thread.context)))
         self._response = reply_text(self._renderer, thread.context, completion)
-        thread.context.say(completion)
+        thread.context.append_reply(completion)
         thread.taken = None
         self._threads.append(thread)
         message = self._message(question, completion)
