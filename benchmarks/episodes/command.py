@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.records.command import GROUP, made_update
 from rlhf.runs.episode_parts import REPEATING
+from rlhf.runs.episode_records import ended_in_update, records_of
 from rlhf.runs.episode_table import SCHEMA, table_of
-from rlhf.runs.group_outcomes import ended_in_update, records_of
 
 OF_A_PART = 1000
 TEMPLATES = 10

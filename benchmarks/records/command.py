@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlhf.runs.episode_parts import EpisodeParts
-from rlhf.runs.group_outcomes import ended_in_update, records_of
+from rlhf.runs.episode_records import ended_in_update, records_of
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import as_row
 from rlhf.types import (

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from rlhf.runs.episode_parts import EpisodeParts
+from rlhf.runs.episode_records import ended_by_failure, ended_by_filter, ended_in_flight, ended_in_update
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.group_outcomes import ended_by_failure, ended_by_filter, ended_in_flight, ended_in_update
 from rlhf.runs.records import EpisodeOutcome
 from rlhf.trainer.loop import GroupLog
 from rlhf.types import Failed, Filtered, Group, Task, Ticket, Updated

@@ -45,8 +45,8 @@ from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_roles, learner_starts_first
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.episode_parts import EpisodeParts
+from rlhf.runs.episode_records import ended_in_evaluation
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.group_outcomes import ended_in_evaluation
 from rlhf.runs.plot import plot_rewards
 from rlhf.runs.provenance import Provenance
 from rlhf.runs.recorded_episodes import groups_again

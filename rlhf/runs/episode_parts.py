@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from rlhf.durable import private, private_folder, sync_file, sync_folder, unguarded
 from rlhf.errors import DataError, DiskFailed
+from rlhf.runs.episode_records import EndedGroup, records_of
 from rlhf.runs.episode_table import SCHEMA, check_version, records_in, table_of
-from rlhf.runs.group_outcomes import EndedGroup, records_of
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, record_of_row
 

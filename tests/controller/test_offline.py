@@ -16,7 +16,7 @@ from rlhf.errors import DataError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.episode_parts import EpisodeParts
-from rlhf.runs.group_outcomes import ended_in_flight
+from rlhf.runs.episode_records import ended_in_flight
 from rlhf.trainer.offline import Recording, check_fit, read_recording
 from rlhf.types import Group, Scored, TrainedSample, Updated
 from tests.trainer.made import made_groups, without_score

@@ -17,8 +17,8 @@ import pytest
 from rlhf.errors import DataError, DiskFailed
 from rlhf.runs.episode_parts import EpisodeParts, drop_parts_after, lost_parts, parts_in, read_episodes, write_part
 from rlhf.runs.episode_query import Question, ask, open_episodes
+from rlhf.runs.episode_records import ended_by_failure
 from rlhf.runs.episode_table import SCHEMA, VERSION_KEY, records_in, table_of
-from rlhf.runs.group_outcomes import ended_by_failure
 from rlhf.runs.records import COLUMNS, EpisodeOutcome, EpisodeRecord, as_row, record_of_row
 from rlhf.types import Failed, Task, Ticket
 

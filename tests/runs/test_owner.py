@@ -17,8 +17,8 @@ import pytest
 from rlhf.errors import RunTaken
 from rlhf.runs import owner
 from rlhf.runs.episode_parts import EpisodeParts, parts_in
+from rlhf.runs.episode_records import ended_by_failure
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.group_outcomes import ended_by_failure
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.owner import Claim, Owner
 from rlhf.types import Failed, Task, Ticket

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf.errors import DataError
 from rlhf.runs.episode_parts import EpisodeParts
-from rlhf.runs.group_outcomes import (
+from rlhf.runs.episode_records import (
     EndedGroup,
     ended_by_failure,
     ended_by_filter,

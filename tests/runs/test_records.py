@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from rlhf.runs.episode_parts import EpisodeParts
-from rlhf.runs.group_outcomes import (
+from rlhf.runs.episode_records import (
     EndedGroup,
     ended_by_failure,
     ended_by_filter,

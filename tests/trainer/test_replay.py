@@ -12,7 +12,7 @@ import pytest
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import recipe_from
 from rlhf.runs.episode_parts import EpisodeParts, read_episodes
-from rlhf.runs.group_outcomes import ended_in_update, records_of
+from rlhf.runs.episode_records import ended_in_update, records_of
 from rlhf.runs.recorded_episodes import groups_again, recorded_groups
 from rlhf.runs.records import EpisodeOutcome
 from rlhf.trainer.batching.batch import build_batch, build_minibatches

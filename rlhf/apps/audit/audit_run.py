@@ -23,8 +23,8 @@ from rlhf.errors import CheckpointError, DataError, UserError
 from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.episode_parts import NEVER_ADMITTED, damage, lost_parts, part_number, parts_in, read_episodes
+from rlhf.runs.episode_records import LEFT_OUT
 from rlhf.runs.folder import RunFolder
-from rlhf.runs.group_outcomes import LEFT_OUT
 from rlhf.runs.recorded_episodes import groups_of
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from rlhf.runs.stored_run import StoredRun

@@ -28,7 +28,7 @@ from rlhf.rollout.endpoint.front import Front
 from rlhf.rollout.endpoint.sessions import AgentSessions
 from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.seeds import request_seed
-from rlhf.runs.group_outcomes import ended_served, records_of
+from rlhf.runs.episode_records import ended_served, records_of
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import as_row
 from rlhf.runs.trace_export import exporting

@@ -17,7 +17,7 @@ from rlhf.env.client.dialect import Dialect, Ours, Stock
 from rlhf.env.client.remote import Address, AtCapacity, Broken, Patience, RemoteEnvironment
 from rlhf.env.hosting.isolation import Deadlines
 from rlhf.errors import EnvironmentFailed
-from rlhf.runs.group_outcomes import _message
+from rlhf.runs.episode_records import _message
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, ToolCall
 from tests.attacks.peers.answers import ERROR, OBSERVATION, SCHEMA, STOCK, TEXTS, every_answer, spoilt
 from tests.attacks.peers.server import Parts, answering, ok, saying
