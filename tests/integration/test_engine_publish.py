@@ -153,6 +153,6 @@ async def test_a_manifest_that_leaves_a_tensor_out_is_refused_before_any_byte_mo
     learner, engine = joined
     tensors = tuple(spec for spec in (await learner.manifest()).tensors if "k_proj.weight" not in spec.name)
     with pytest.raises(
-        WorkerFailed, match=r"not be sent \['model\.layers\.0\.self_attn\.qkv_proj\.weight \(75% of it\)'"
+        WorkerFailed, match=r"no tensor fills \['model\.layers\.0\.self_attn\.qkv_proj\.weight \(75% of it\)'"
     ):
         await engine.prepare(Manifest(tensors=tensors))
