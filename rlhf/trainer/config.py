@@ -247,6 +247,12 @@ class DeepSpeedConfig(Config):
                 f"into teams of {self.sequence_parallel}; use a multiple of it as deepspeed.ranks"
             )
         check_names(self.config)
+        nodes = self.config.get("zero_optimization", {}).get("zero_hpz_partition_size", 1)
+        if isinstance(nodes, int) and nodes > 1 and (self.zero_stage != 3 or self.ranks % nodes):
+            raise ValueError(
+                f"zero_hpz_partition_size is {nodes}: that is for zero_stage 3 (here {self.zero_stage}), and the ranks "
+                f"(here {self.ranks}) must be a multiple of it"
+            )
         if self.offload_optimizer == "cpu" and self.zero_stage == 0:
             raise ValueError(
                 "deepspeed.offload_optimizer is cpu, but at zero_stage 0 the optimizer updates the model's own weights "

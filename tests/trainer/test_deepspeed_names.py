@@ -69,5 +69,12 @@ def test_sharing_has_defaults_by_size_and_device() -> None:
     assert (on_cpu["overlap_comm"], on_gpu["overlap_comm"]) == (False, True)
     assert on_gpu["reduce_bucket_size"] == 1000, "at most the model"
     assert on_gpu["stage3_param_persistence_threshold"] == 1, "at most a thousandth of it"
-    own = {"overlap_comm": False, "stage3_param_persistence_threshold": 7, "zero_hpz_partition_size": 2}
-    assert told("cuda", zero_stage=3, config={"zero_optimization": own}).items() >= own.items()
+    own = {"overlap_comm": False, "stage3_param_persistence_threshold": "7", "reduce_bucket_size": "auto"}
+    shared = told("cuda", zero_stage=3, config={"zero_optimization": own})
+    assert shared == on_gpu | {"overlap_comm": False, "stage3_param_persistence_threshold": 7}
+
+
+@pytest.mark.parametrize(("stage", "ranks"), [(2, 2), (3, 3)])
+def test_a_copy_of_the_weights_for_each_node_needs_stage_3_and_whole_nodes(stage: int, ranks: int) -> None:
+    with pytest.raises(ConfigError, match="zero_hpz_partition_size is 2: that is for zero_stage 3"):
+        told(zero_stage=stage, ranks=ranks, config={"zero_optimization": {"zero_hpz_partition_size": 2}})

@@ -23,7 +23,7 @@ def run_env_check(url: str, action: str | None = None, token_env: str | None = N
         cure = f"serve it first: rlhf serve env {url}" if served else f"for instance http://{url}"
         raise UserError(f"{url!r} is not the URL of a server; {cure}")
     address = Address(url=url.rstrip("/"), token=token_from(token_env))
-    given = json_object(action, "--action") if action else None
+    given = json_object(action, "--action") if action is not None else None
 
     async def failures() -> int:
         failed = 0

@@ -7,17 +7,17 @@ not bounded by the size of `/dev/shm`.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import BinaryIO
 
 import psutil
 
 from rlhf.cluster.loop_thread import CallThread
-from rlhf.durable import checksums, sync_file
+from rlhf.durable import checksum, sync_file
 from rlhf.errors import DeadlinePassed, Raised, catch
 from rlhf.types import Written
 
@@ -25,6 +25,7 @@ Create = Callable[[Path, int], BinaryIO]
 """Opens a new file that will have this many bytes."""
 COPIES = 8
 """Copies that must fit next to everything else: each GPU of a node usually has a rank, and all copy at once."""
+BLOCK = 1 << 24
 NICENESS = 5
 """Training goes first where cores are few."""
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
@@ -56,23 +57,25 @@ class Snapshot:
 
     async def written(self, seconds: float) -> dict[str, Written]:
         """Have another thread write the copies and sync all files; return what it wrote, by path within `root`. Raises
-        its `OSError`, and `DeadlinePassed`."""
-        thread, work = CallThread("checkpoint"), partial(write_copies, self._root, self._names, self._copies)
+        its `OSError`, and `DeadlinePassed`, after which the thread writes no more."""
+        thread, ended = CallThread("checkpoint"), Event()
+        work = partial(write_copies, self._root, self._names, self._copies, ended)
         self._copies = {}
         try:
             written = await thread.run(partial(catch, work), seconds)
         except TimeoutError:
             raise DeadlinePassed(f"the thread that writes {self._root}", seconds) from None
         finally:
+            ended.set()
             thread.stop()
         if isinstance(written, Raised):
             raise written.error
         return dict(written)
 
 
-def write_copies(root: Path, names: Sequence[str], copies: Mapping[str, int]) -> dict[str, Written]:
+def write_copies(root: Path, names: Sequence[str], copies: Mapping[str, int], ended: Event) -> dict[str, Written]:
     """Write the copies, by descriptor, to their places, and sync all files; the memory of each is given back at
-    once."""
+    once. Raises `InterruptedError` if nobody waits any more."""
     os.nice(NICENESS)  # of this thread
     with ExitStack() as stack:
         sources = {name: stack.enter_context(open(copy, "rb")) for name, copy in copies.items()}
@@ -80,13 +83,12 @@ def write_copies(root: Path, names: Sequence[str], copies: Mapping[str, int]) ->
             if name in sources:
                 with sources[name] as source, (root / name).open("wb") as target:
                     source.seek(0)
-                    shutil.copyfileobj(source, target, 1 << 24)
+                    while block := source.read(BLOCK):
+                        if ended.is_set():
+                            raise InterruptedError(f"{root / name} is not written to its end")
+                        target.write(block)
             sync_file(root / name)
-    digests = checksums(root / name for name in names)
-    return {
-        name: Written(size=(root / name).stat().st_size, checksum=digest)
-        for name, digest in zip(names, digests, strict=True)
-    }
+    return {name: Written(size=(root / name).stat().st_size, checksum=checksum(root / name)) for name in names}
 
 
 def free_memory() -> int:

@@ -20,6 +20,7 @@ def deepspeed_config(
     # Stage 0 in 16 bits would add gradients up in 16 bits; stage 1 adds them in float32.
     stage = max(settings.trainer.deepspeed.zero_stage, 1 if sixteen else 0)
     own = settings.trainer.deepspeed.config
+    given = {name: value for name, value in own.get("zero_optimization", {}).items() if value != "auto"}
     built: dict[str, Any] = {
         "communication_data_type": "fp32",
         "steps_per_print": None,
@@ -28,7 +29,7 @@ def deepspeed_config(
         "gradient_accumulation_steps": 1,
         "train_batch_size": world_size,
         "gradient_clipping": config.max_grad_norm,
-        "zero_optimization": _sharing(settings, stage, parameters) | own.get("zero_optimization", {}),
+        "zero_optimization": _sharing(settings, stage, parameters) | given,
         "bf16": {"enabled": settings.model.dtype == "bfloat16"},
         "fp16": {**own.get("fp16", {}), "enabled": settings.model.dtype == "float16"},
         "data_types": {"grad_accum_dtype": "fp32"},
@@ -40,14 +41,17 @@ def deepspeed_config(
 
 
 def _checked(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration. Raises `ConfigError` for values that DeepSpeed refuses; the recipe checks names."""
+    """Return the configuration, its texts as DeepSpeed reads them. Raises `ConfigError` for values that DeepSpeed
+    refuses; the recipe checks names."""
+    sharing = config["zero_optimization"]
     try:
-        deepspeed_module("runtime.zero.config").DeepSpeedZeroConfig(**config["zero_optimization"])
+        read = deepspeed_module("runtime.zero.config").DeepSpeedZeroConfig(**sharing).model_dump(by_alias=True)
+        numbers = {name: read[name] for name, value in sharing.items() if isinstance(value, str)}
+        return config | {"zero_optimization": sharing | numbers}
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         raise ConfigError(f"trainer.deepspeed.config.zero_optimization.{name}: {first['msg']}") from None
-    return config
 
 
 def _sharing(settings: LearnerSettings, stage: int, parameters: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rlhf.apps.deploy.kubernetes.manifest import template
+from rlhf.apps.deploy.kubernetes.manifest import TEMPLATE as RAYJOB
 from rlhf.apps.deploy.slurm.render import TEMPLATES
 from rlhf.cluster.child import child_env
 from rlhf.cluster.interfaces import Interface, interface_environment
@@ -50,7 +50,7 @@ def of_slurm(name: str) -> str:
 
 
 def of_kubernetes(name: str) -> str:
-    if re.search(rf"{{name: {name}, value:", template()):
+    if re.search(rf"{{name: {name}, value:", RAYJOB.read_text()):
         return SET
     return of_own_ray(name) if of_own_ray(name) != YES else NO
 
