@@ -16,6 +16,8 @@ from rlhf.tracing import span, trace_worker
 from rlhf.types import Completion, PolicyVersion, Prompt, Sampling
 
 REMEMBERED_SESSIONS = 65_536
+STALE_LOADS = 16
+"""Entries per engine after which the heap of loads is rebuilt."""
 MOST_LOSSES = 3
 """A request fails after this many engines were lost while serving it: it may be the cause."""
 
@@ -48,6 +50,8 @@ class Router:
         if not self.engines:
             raise ValueError("a router needs an engine")
         self._under_way: Counter[str] = Counter()
+        self._orders: dict[RemoteEngine, int] = {}
+        self._by_load: list[tuple[int, int, RemoteEngine]] = []
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._remembered = remembered_sessions
         self._numbers = itertools.count()
@@ -82,12 +86,14 @@ class Router:
     def add(self, engine: RemoteEngine) -> None:
         """Send requests to this engine, too."""
         self.engines.append(engine)
+        self._orders, self._by_load = {}, []
         self._fill(engine)
 
     def remove(self, engine: RemoteEngine) -> None:
         """Send no further request to this engine; no effect if it is removed already."""
         if engine in self.engines:
             self.engines.remove(engine)
+            self._orders, self._by_load = {}, []
             for waiting in self._lines.pop(engine, ()):
                 heapq.heappush(self._lines[None], waiting)
             for other in self.engines:
@@ -110,7 +116,7 @@ class Router:
             self._sessions.popitem(last=False)
         if session.home and session.home not in self.engines:
             session.home = None
-        engine = session.home or min(self.engines, key=lambda one: self._under_way[one.name], default=None)
+        engine = session.home or (self._least_loaded() if self.engines else None)
         if engine and self._under_way[engine.name] < engine.places:
             return self._enter(session, engine)
         place: asyncio.Future[RemoteEngine] = asyncio.get_running_loop().create_future()
@@ -124,11 +130,11 @@ class Router:
 
     def _enter(self, session: _Session, engine: RemoteEngine) -> RemoteEngine:
         session.home = engine
-        self._under_way[engine.name] += 1
+        self._count(engine, 1)
         return engine
 
     def _leave(self, engine: RemoteEngine) -> None:
-        self._under_way[engine.name] -= 1
+        self._count(engine, -1)
         if (self._lines.get(engine) or self._lines[None]) and engine in self.engines:
             self._fill(engine)
 
@@ -141,6 +147,22 @@ class Router:
             _, _, session, place = heapq.heappop(min(lines, key=lambda line: line[0][:2]))
             if not place.done():  # cancelled
                 place.set_result(self._enter(session, engine))
+
+    def _count(self, engine: RemoteEngine, requests: int) -> None:
+        self._under_way[engine.name] += requests
+        if engine in self._orders:
+            heapq.heappush(self._by_load, (self._under_way[engine.name], self._orders[engine], engine))
+
+    def _least_loaded(self) -> RemoteEngine:
+        """Return the engine with the fewest requests in flight, the first of equal ones. The heap has every load that
+        an engine has had since the heap was built; outdated entries are dropped when they reach the top."""
+        if not 0 < len(self._by_load) <= STALE_LOADS * len(self.engines):
+            self._orders = {engine: order for order, engine in enumerate(self.engines)}
+            self._by_load = [(self._under_way[engine.name], order, engine) for engine, order in self._orders.items()]
+            heapq.heapify(self._by_load)
+        while self._by_load[0][0] != self._under_way[self._by_load[0][2].name]:
+            heapq.heappop(self._by_load)
+        return self._by_load[0][2]
 
 
 def _time_left(sampling: Sampling, spent: float) -> Sampling:

@@ -45,9 +45,7 @@ class EngineWorker:
     def __init__(self, name: str, settings: EngineSettings) -> None:
         self.name, self.settings = name, settings
         self._seconds = settings.rollout.weight_sync_timeout_seconds
-        self._thread = EngineThread(
-            name, deliver=self._deliver, fail=lambda error: self._break(f"a step failed with {_one_line(error)}")
-        )
+        self._thread = EngineThread(name, deliver=self._deliver, fail=self._fail_step)
         self._outbox: queue.SimpleQueue[tuple[str, Delivered]] = queue.SimpleQueue()
         self._in_flight: dict[str, float] = {}  # when each request was taken, in seconds since 1970
         self._cause = ""
@@ -190,6 +188,9 @@ class EngineWorker:
                 began = self._in_flight.pop(request_id, now)
                 reply = replace(reply, engine=self.name, began=began, seconds=now - began)
             self._outbox.put((request_id, reply))
+
+    def _fail_step(self, error: BaseException) -> None:
+        self._break(f"a step failed with {_one_line(error)}")
 
     def _break(self, cause: str) -> None:
         self._cause = self._cause or cause
