@@ -54,9 +54,11 @@ def pretrained(auto: Any, path: str, sharding: Sharding | None, **settings: Any)
         if parameter is not None and not parameter.is_meta:  # those on the meta device are only promised
             sharding.take(parameter)
 
-    os.environ[ONE_BY_ONE] = "1"
+    before = {ONE_BY_ONE: os.environ[ONE_BY_ONE]} if ONE_BY_ONE in os.environ else {}
     with ExitStack() as stack:
         tensors = _tensors(built, path, sharding, stack)
+        stack.callback(lambda: os.environ.update(before) if before else os.environ.pop(ONE_BY_ONE))
+        os.environ[ONE_BY_ONE] = "1"
         stack.callback(register_module_parameter_registration_hook(take).remove)
         model, found = type(built).from_pretrained(None, state_dict=tensors, output_loading_info=True, **settings)
     for buffer in model.buffers():

@@ -39,8 +39,6 @@ async def start_model(config: ModelConfig, *, seed: int, demonstrations: Any, wa
     """Return the folder or hub name to start from. A tiny model that is not in the cache is made and added to it."""
     if config.tiny is None:
         return os.path.expanduser(str(config.path))
-    from rlhf.models.tiny import save_tiny
-
     finished = start_folder(config, seed=seed, demonstrations=demonstrations)
     if not finished.is_dir():
         making = finished.with_name(f"{finished.name}.making-{os.getpid()}")
@@ -53,6 +51,8 @@ async def start_model(config: ModelConfig, *, seed: int, demonstrations: Any, wa
                 "folder that can be written"
             ) from None
         try:
+            from rlhf.models.tiny import save_tiny  # imports torch
+
             raw = save_tiny(config.tiny, seed, making / "raw")
             made = making / "warm" if config.warmup else raw
             if config.warmup:

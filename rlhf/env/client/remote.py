@@ -147,7 +147,8 @@ class RemoteEnvironment:
             except (Broken, TimeoutError) as error:
                 self.abort()
                 why = f"{frame['type']}: {error}"
-                await asyncio.sleep(self._patience.pause_seconds)
+                if left:
+                    await asyncio.sleep(self._patience.pause_seconds)
             except AtCapacity as error:
                 raise self._failed("lost", str(error)) from None
         raise self._cut_off(why)
