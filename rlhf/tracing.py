@@ -12,7 +12,7 @@ import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -108,6 +108,7 @@ class CurrentSpan(NamedTuple):
 
 
 CURRENT: ContextVar[CurrentSpan | None] = ContextVar("current_span", default=None)
+UNTIMED = nullcontext()
 
 
 @contextmanager
@@ -120,19 +121,20 @@ def within(current: CurrentSpan | None) -> Iterator[None]:
         CURRENT.reset(token)
 
 
-@contextmanager
-def span(name: str, *, detail: bool = False, **attributes: Attribute) -> Iterator[None]:
+def span(name: str, *, detail: bool = False, **attributes: Attribute) -> AbstractContextManager[None]:
     """Time the block, even if it raises, as a child of the current span; without one, do nothing. A `detail` is traced
-    alone: there are too many of them for `spans.jsonl`."""
+    alone: there are too many of them for `spans.jsonl`, and where nothing is traced a waiting one takes no memory."""
     current = CURRENT.get()
-    if current is None:
-        yield
-        return
-    clock = current.clock
-    parent = (current.ids or clock.root) if clock.export else None
-    if detail and parent is None:
-        yield
-        return
+    parent = (current.ids or current.clock.root) if current and current.clock.export else None
+    if current is None or (detail and parent is None):
+        return UNTIMED
+    return _timed(current.clock, parent, name, detail, attributes)
+
+
+@contextmanager
+def _timed(
+    clock: Clock, parent: SpanIds | None, name: str, detail: bool, attributes: Mapping[str, Attribute]
+) -> Iterator[None]:
     if not detail:
         clock.shows(name)
     ids, began = new_ids(parent) if parent else None, clock.elapsed_seconds

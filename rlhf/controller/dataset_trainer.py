@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ class DatasetUpdate:
     tokens: int
 
 
-class DatasetTrainer:
+class DatasetTrainer(ABC):
     """A trainer on examples in a fixed order, with a learner that has started. Each `update` trains on the next
     `batch_size` examples (`trainer.groups_per_update`). `evaluate` evaluates every held-out set, where `evaluates` says
     that there are any. `resume` continues from a checkpoint, before any update. `shown` are the metrics to display."""
@@ -37,8 +38,8 @@ class DatasetTrainer:
     async def resume(self, checkpoint: Path) -> None:
         await self.learner.load(checkpoint)
 
-    async def update(self) -> DatasetUpdate:
-        raise NotImplementedError
+    @abstractmethod
+    async def update(self) -> DatasetUpdate: ...
 
     async def evaluate(self) -> tuple[SetResult, ...]:
         return ()

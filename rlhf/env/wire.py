@@ -57,6 +57,8 @@ class Strict(BaseModel):
 
 
 class CallData(Strict):
+    """A tool call of an action."""
+
     id: str = ""
     name: str
     arguments: Json = Field(default_factory=dict)
@@ -72,6 +74,8 @@ class MessageData(Strict):
 
 
 class TaskData(Strict):
+    """The task of an episode."""
+
     id: str
     messages: list[MessageData] = Field(default_factory=list)
     answer: str | None = None
@@ -121,6 +125,8 @@ class ListTools(Strict):
 
 
 class CallTool(Strict):
+    """Calls one tool: a step."""
+
     type: Literal["call_tool"]
     tool_name: str
     arguments: Json = {}
@@ -150,6 +156,8 @@ class ObservationData(BaseModel):
 
 
 class StateData(BaseModel):
+    """The state of a session."""
+
     model_config = ConfigDict(extra="allow")
 
     episode_id: str | None = None

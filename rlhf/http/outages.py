@@ -62,10 +62,11 @@ class Availability:
             await self._wait(failure, request)
             if not left or (failure.kind in OF_REQUESTS and self._ended < began):
                 raise
-            return await self.call(request, attempts, left - 1)
-        self._known = request
-        self._note_answer()
-        return answer
+        else:
+            self._known = request
+            self._note_answer()
+            return answer
+        return await self.call(request, attempts, left - 1)
 
     async def _wait(self, failure: HttpFailed, request: JsonRequest) -> None:
         """Wait until the server answers any request. Raises `HttpFailed`."""

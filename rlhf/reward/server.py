@@ -47,9 +47,20 @@ class ScoringRefused(Exception):
         self.status, self.kind, self.message = status, kind, message
 
 
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"description": "An error: nothing was scored"} for status in (400, 401, 413, 422, 503, 504)
-}
+class RewardErrorDetail(BaseModel):
+    message: str
+    type: str
+    code: int
+
+
+class RewardErrorBody(BaseModel):
+    """An error: nothing was scored."""
+
+    error: RewardErrorDetail
+
+
+PROBLEM = {"model": RewardErrorBody, "description": "An error"}
+PROBLEMS: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 413, 422, 503, 504), PROBLEM)
 
 
 class AsciiJson(JSONResponse):
@@ -93,7 +104,8 @@ class Counter:
 def reward_app(
     reward: LiveReward, settings: RewardServerSettings, token: str | None = None, *, host: str = LOOPBACK
 ) -> AccessMiddleware:
-    """Return an ASGI application that scores with `reward`, which the caller starts and closes, for the `token`."""
+    """Return an ASGI application that scores with `reward`; the caller starts and closes it. With a `token`, requests
+    must carry it."""
     app = FastAPI(title=f"reward {settings.name}", exception_handlers=_HANDLERS)
     app.router.default = unknown_path
     counter = Counter(reward, settings)

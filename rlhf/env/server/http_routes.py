@@ -20,18 +20,36 @@ McpVersion = Annotated[str | None, Header(alias=MCP_VERSION)]
 
 
 class StepResponse(BaseModel):
+    """An environment's observation after a reset or an action."""
+
     observation: Json
     reward: float | None
     done: bool
     metadata: Json = {}
 
 
+class ErrorResponse(BaseModel):
+    """Why a request was refused: `message`, `code`, and `kind` where an environment or a session has failed."""
+
+    detail: Json
+
+
+class McpErrorResponse(BaseModel):
+    """Why an MCP request was refused, as JSON-RPC says it."""
+
+    error: Json
+    id: int | str | None
+
+
 OBSERVED: dict[int | str, dict[str, Any]] = {200: {"model": StepResponse}}
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": "An error"} for status in (400, 401, 404, 409, 410, 413, 422, 500, 503, 504)
+    status: {"model": ErrorResponse, "description": "An error"}
+    for status in (400, 401, 404, 409, 410, 413, 422, 500, 503, 504)
 }
-"""`detail` says why: `message`, `code`, and `kind` where an environment or a session has failed."""
-OF_MCP: dict[int | str, dict[str, Any]] = {202: {"description": "A notification needs no answer"}}
+OF_MCP: dict[int | str, dict[str, Any]] = {
+    202: {"description": "A notification needs no answer"},
+    **{status: {"model": McpErrorResponse | ErrorResponse, "description": "An error"} for status in (400, 404)},
+}
 
 
 class WireJson(JSONResponse):
