@@ -56,7 +56,9 @@ async def test_a_server_says_what_it_is(http: httpx.AsyncClient, guess: str):
     assert schema["action"]["title"] == "Reply"  # an `Action` is taken for tools alone by verifiers
     assert {"messages", "text", "role", "tools"} <= set(schema["observation"]["properties"])
     assert (await http.get(f"{guess}/list_environments")).json() == ["guess"]
-    assert (await http.get(f"{guess}/openapi.json")).json()["info"]["version"] == "1.0.0"
+    document = (await http.get(f"{guess}/openapi.json")).json()
+    assert document["info"]["version"] == "1.0.0"
+    assert {"ErrorResponse", "McpErrorResponse"} <= set(document["components"]["schemas"]), "errors have a body, too"
 
 
 async def test_without_a_session_each_request_stands_alone_and_leaves_nothing(http: httpx.AsyncClient, guess: str):

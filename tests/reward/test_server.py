@@ -164,6 +164,10 @@ def test_a_model_s_name_that_cannot_be_encoded_comes_back_as_it_was(url: str) ->
     assert (answer.status_code, answer.json()["model"]) == (200, "\ud800")
 
 
+def test_errors_are_described_with_their_body(url: str) -> None:
+    assert "RewardErrorBody" in httpx.get(f"{url}/openapi.json").json()["components"]["schemas"]
+
+
 def test_health_states_the_capacity(url: str) -> None:
     assert httpx.get(url + "/health").json() == {"status": "healthy", "reward": "measuring", "capacity": 2}
 
