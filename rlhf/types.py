@@ -285,7 +285,7 @@ class Trajectory:
 
     With an environment `conversation` contains all messages in order, for people; `malformed_calls` counts the replies
     with malformed tool calls, `cut_replies` those that end at a stop text of the agent. `out_of_time` marks an episode
-    that a time limit cut off.
+    that a time limit cut off. `env_info` is the `info` of every observation.
     """
 
     task: Task
@@ -299,6 +299,7 @@ class Trajectory:
     cut_replies: int = 0
     role: str = "agent"
     out_of_time: bool = False
+    env_info: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def action_tokens(self) -> int:

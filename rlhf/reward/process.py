@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 from rlhf.cluster.child import Child, ChildEnded
 from rlhf.cluster.loop_thread import BackgroundLoop
 from rlhf.errors import ConfigError, DataError, DeadlinePassed
+from rlhf.reward.conventions import EPISODES
+from rlhf.reward.episode_fields import asked_fields
 from rlhf.reward.row_lines import row_line
-from rlhf.types import Scored, Unscored, finite_number
+from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored, finite_number
 from rlhf.untrusted_text import InvalidJson
 
 T = TypeVar("T")
@@ -52,6 +54,7 @@ class ScorerPool:
         for _ in range(workers):
             self._slots.put_nowait(None)
         self._started: list[Child] = []
+        self._called: dict[str, Any] = {}
         self._closed = False
         self._thread = BackgroundLoop(f"scorers of {function}")  # deadlines hold while the caller's loop is busy
 
@@ -60,13 +63,32 @@ class ScorerPool:
         await self._run(self._start())
 
     async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
-        """Return the scorer's number, or `Unscored` of kind `timeout`, `died`, `raised` or `not a number`. Raises
-        `ConfigError` when the function cannot be imported, `DataError` for a row that is not plain data."""
+        """Score a reply of which only its text is known, as `score_episodes` does."""
+        task = Task(id="text", messages=(), row=row)
+        played = Trajectory(task=task, segments=(), status=EpisodeStatus.TERMINATED, response=response)
+        (score,) = await self.score_episodes([played], row)
+        return score
+
+    async def score_episodes(self, played: Sequence[Trajectory], row: Mapping[str, Any]) -> list[Scored | Unscored]:
+        """Return the scorer's number for each episode of a group, or `Unscored` of kind `timeout`, `died`, `raised` or
+        `not a number`. Raises `ConfigError` when the function cannot be imported or called, `DataError` for a row that
+        is not plain data."""
+        called = self._called or await self._run(self._learn())
+        wants, grouped = called["wants"], called["grouped"]
         try:
-            request = row_line(response, row)
+            if not (wants or grouped):
+                requests = [row_line(one.response, row) for one in played]
+            else:
+                episodes = [
+                    {"response": one.response, "row": row, **asked_fields(one, played, wants)} for one in played
+                ]
+                batches = [episodes] if grouped else [[one] for one in episodes]
+                requests = [row_line("", {EPISODES: batch}) for batch in batches]
         except TypeError as error:
             raise DataError(f"{self._function} cannot receive a row: {error}") from None
-        return await self._run(self._ask(request))
+        size = len(played) if grouped else 1
+        found = await asyncio.gather(*(self._run(self._ask(request, size)) for request in requests))
+        return [score for scores in found for score in scores]
 
     async def close(self) -> None:
         """Kill the workers. Responses that are being scored return as `died`; waiting ones raise `RuntimeError`."""
@@ -84,25 +106,30 @@ class ScorerPool:
         async with contextlib.AsyncExitStack() as stack:
             await asyncio.gather(*(stack.enter_async_context(self._worker()) for _ in range(self._workers)))
 
-    async def _ask(self, request: bytes) -> Scored | Unscored:
-        for _ in range(TRIES):
-            score = await self._ask_once(request)
-            if self._closed or not isinstance(score, Unscored) or score.kind != "died":
-                break
-        return score
+    async def _learn(self) -> dict[str, Any]:
+        """Learn from a worker how the function is called."""
+        async with self._worker():
+            return self._called
 
-    async def _ask_once(self, request: bytes) -> Scored | Unscored:
+    async def _ask(self, request: bytes, size: int) -> list[Scored | Unscored]:
+        for _ in range(TRIES):
+            scores = await self._ask_once(request, size)
+            if self._closed or not any(isinstance(one, Unscored) and one.kind == "died" for one in scores):
+                break
+        return scores
+
+    async def _ask_once(self, request: bytes, size: int) -> list[Scored | Unscored]:
         async with self._worker() as worker:
             try:
-                return _outcome(await worker.ask(request, self._timeout_seconds))
+                return _outcomes(await worker.ask(request, self._timeout_seconds), size)
             except TimeoutError:
-                detail = f"{self._function} was killed after {self._timeout_seconds:g} s"
-                return Unscored(kind="timeout", detail=detail)
+                lost = Unscored(kind="timeout", detail=f"{self._function} was killed after {self._timeout_seconds:g} s")
             except ChildEnded as ended:
-                return Unscored(kind="died", detail=f"the process of {self._function} {ended}")
+                lost = Unscored(kind="died", detail=f"the process of {self._function} {ended}")
             except InvalidJson as error:
                 await worker.kill()
-                return Unscored(kind="died", detail=f"{self._function} sent no valid answer: {error}")
+                lost = Unscored(kind="died", detail=f"{self._function} sent no valid answer: {error}")
+        return [lost] * size
 
     @contextlib.asynccontextmanager
     async def _worker(self) -> AsyncIterator[Child]:
@@ -136,9 +163,10 @@ class ScorerPool:
             message = {"detail": f"its process {ended} during the import"}
         except InvalidJson as error:
             message = {"detail": f"it wrote to the result pipe while being imported: {error}"}
-        if "ready" not in message:
+        if "convention" not in message:
             await worker.kill()
             raise ConfigError(f"reward.function {self._function!r} cannot be used: {message.get('detail')}")
+        self._called = message
         return worker
 
     async def _close(self) -> None:
@@ -146,6 +174,12 @@ class ScorerPool:
         await asyncio.gather(*(worker.kill() for worker in self._started))
         running = asyncio.all_tasks() - {asyncio.current_task()}
         await asyncio.gather(*running, return_exceptions=True)
+
+
+def _outcomes(message: dict[str, Any], size: int) -> list[Scored | Unscored]:
+    if not isinstance(scores := message.get("scores"), list) or len(scores) != size:
+        raise InvalidJson("an object without scores")
+    return [_outcome(one) for one in scores]
 
 
 def _outcome(message: dict[str, Any]) -> Scored | Unscored:

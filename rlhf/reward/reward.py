@@ -48,18 +48,18 @@ class Reward:
         self.start, self.close = scorer.start, scorer.close
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
-        if isinstance(self._scorer, QuickScorer):  # it never waits, and a task would cost more than a score
-            return [await self.score(task, trajectory.response) for trajectory in trajectories]
-        return await asyncio.gather(*(self.score(task, trajectory.response) for trajectory in trajectories))
-
-    async def score(self, task: Task, response: str) -> Scored | Unscored:
-        """Return the score of one response; its number is also in `parts`, under the reward's name."""
+        """Return the scores of one task's episodes; each number is also in `parts`, under the reward's name."""
         if self.needs_answer and task.answer is None:
-            return Unscored(
-                kind="no answer", detail=f"task {task.id} has no answer; name its column with answer_column"
-            )
-        score = await self._scorer.score(response, self._row_of(task))
-        return replace(score, parts={self.name: score.value}) if isinstance(score, Scored) else score
+            detail = f"task {task.id} has no answer; name its column with answer_column"
+            return [Unscored(kind="no answer", detail=detail)] * len(trajectories)
+        scorer, row, found = self._scorer, self._row_of(task), list[Scored | Unscored]()
+        if isinstance(scorer, ScorerPool):
+            found = await scorer.score_episodes(trajectories, row)
+        elif isinstance(scorer, QuickScorer):  # it never waits, and a task would cost more than a score
+            found = [await scorer.score(one.response, row) for one in trajectories]
+        else:
+            found = await asyncio.gather(*(scorer.score(one.response, row) for one in trajectories))
+        return [replace(one, parts={self.name: one.value}) if isinstance(one, Scored) else one for one in found]
 
 
 class QuickScorer:

@@ -1,28 +1,27 @@
 """The process of a scorer: `python -m rlhf.reward.scorer_process MODULE:FUNCTION FD PARENT_PID`. Imports little, to
-start fast. The first request holds `arguments` and `memory_bytes`, and is answered `{"ready": true}`. Any other is a
-line of `rows`, and its answer `{"value": …}` or `{"kind": …, "detail": …}`."""
+start fast. The first request holds `arguments` and `memory_bytes`; its answer says how the function is called. Any
+other is a line of `rows`, with the episodes of a group where the function takes groups, and its answer has `scores`:
+`{"value": …}` or `{"kind": …, "detail": …}` for each."""
 
 from __future__ import annotations
 
+import asyncio
 import importlib
-import inspect
 import json
 import math
 import resource
 import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, SupportsFloat
 
 from rlhf.cluster.child_side import connect_to_parent
 from rlhf.errors import NoReference, Raised, catch, describe_error, logged_error
+from rlhf.reward.conventions import EPISODES, Convention, Episode, convention_of, values_of
 from rlhf.reward.row_lines import read_line
-
-ScorerFunction = Callable[[str, dict[str, Any]], Any]
 
 
 def scorer_process_main(function: str, descriptor: int, parent: int) -> None:
-    """Load the scorer, report readiness, and answer requests until the parent closes its end."""
+    """Load the scorer, report how it is called, and answer requests until the parent closes its end."""
     connection = connect_to_parent(descriptor, parent)
     settings = json.loads(connection.first())
     if size := settings["memory_bytes"]:  # code that exceeds it gets a MemoryError
@@ -31,30 +30,40 @@ def scorer_process_main(function: str, descriptor: int, parent: int) -> None:
     if isinstance(scorer, Raised):
         connection.send(json.dumps({"kind": "import", "detail": logged_error(scorer.error)}))
         return
-    connection.send(json.dumps({"ready": True}))
-    for line in connection:
-        connection.send(json.dumps(score_response(scorer, *read_line(line))))
+    connection.send(json.dumps({"convention": scorer.name, "wants": scorer.wants, "grouped": scorer.grouped}))
+    with asyncio.Runner() as runner:  # one for all requests: a function may keep its connections
+        for line in connection:
+            response, row = read_line(line)
+            given = row.get(EPISODES, [{"response": response, "row": row}])
+            scores = scores_of_episodes(scorer, [Episode(**one) for one in given], runner)
+            connection.send(json.dumps({"scores": scores}))
 
 
-def load_scorer(function: str, arguments: dict[str, Any]) -> ScorerFunction:
-    """Import the function `module:name` and bind its keyword `arguments`."""
+def load_scorer(function: str, arguments: dict[str, Any]) -> Convention:
+    """Import the function `module:name`, and find how it is called with its keyword `arguments`."""
     module, _, name = function.partition(":")
-    scorer: ScorerFunction = getattr(importlib.import_module(module), name)
+    scorer = getattr(importlib.import_module(module), name)
     if not callable(scorer):
         raise TypeError(f"{function} is not a function")
-    if not arguments:
-        return scorer
-    inspect.signature(scorer).bind("response", {}, **arguments)
-    return partial(scorer, **arguments)
+    return convention_of(scorer, arguments)
 
 
-def score_response(scorer: ScorerFunction, response: str, row: dict[str, Any]) -> dict[str, Any]:
-    answer = catch(lambda: _message(scorer(response, row)))
+def scores_of_episodes(scorer: Convention, episodes: Sequence[Episode], runner: asyncio.Runner) -> list[dict[str, Any]]:
+    """Return a message for each episode. What a call for a group raises is the failure of all of them."""
+
+    async def awaited() -> Any:
+        return await scorer.call(episodes)
+
+    def called() -> list[dict[str, Any]]:
+        found = runner.run(awaited()) if scorer.waits else scorer.call(episodes)
+        return [_message(value) for value in values_of(found, len(episodes))]
+
+    answer = catch(called)
     if not isinstance(answer, Raised):
         return answer
-    if isinstance(answer.error, NoReference):
-        return {"kind": "no answer", "detail": describe_error(answer.error)}
-    return {"kind": "raised", "detail": logged_error(answer.error)}
+    missing = isinstance(answer.error, NoReference)
+    detail = describe_error(answer.error) if missing else logged_error(answer.error)
+    return [{"kind": "no answer" if missing else "raised", "detail": detail}] * len(episodes)
 
 
 def _message(value: Any) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from rlhf.chat.renderer import ChatRenderer
 from rlhf.errors import ModelError, RlhfError
@@ -97,7 +97,9 @@ class EpisodeState:
         self.engine = completion.engine
         self.out_of_time = completion.finish_reason is FinishReason.TIME
 
-    def record(self, status: EpisodeStatus, environment_seconds: float = 0.0) -> Trajectory:
+    def record(
+        self, status: EpisodeStatus, environment_seconds: float = 0.0, infos: Sequence[Mapping[str, Any]] = ()
+    ) -> Trajectory:
         return Trajectory(
             task=self.task,
             segments=self.history.segments,
@@ -109,6 +111,7 @@ class EpisodeState:
             malformed_calls=self.malformed_calls,
             role=self.role,
             out_of_time=self.out_of_time,
+            env_info=tuple(infos),
         )
 
 

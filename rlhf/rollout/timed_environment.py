@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from typing import Any
 
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
@@ -20,6 +21,7 @@ class TimedEnvironment:
     def __init__(self, environment: Environment, name: str, timeout_seconds: float) -> None:
         self._environment, self._name, self._timeout_seconds = environment, name, timeout_seconds
         self.seconds = 0.0
+        self.infos: list[Mapping[str, Any]] = []
 
     async def reset(self, task: Task, seed: int) -> Observation:
         with span("environment/reset", detail=True):
@@ -50,4 +52,5 @@ class TimedEnvironment:
             return None
         finally:
             self.seconds += time.monotonic() - began
+        self.infos.append(observation.info)
         return observation

@@ -86,7 +86,7 @@ async def play(
         return tuple(error.failed for _ in rules.roles)
     except ModelError as error:
         return tuple(Failed(kind="template", detail=f"task {task.id}: {error}") for _ in rules.roles)
-    return tuple(agents.record(role, status, timed.seconds) for role in rules.roles)
+    return tuple(agents.record(role, status, timed) for role in rules.roles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +137,11 @@ class MultiAgentState:
         if last := self.states.get(self.actor(observation)):
             last.said.extend(observation.messages)
 
-    def record(self, role: str, status: EpisodeStatus, seconds: float) -> Trajectory | Failed:
+    def record(self, role: str, status: EpisodeStatus, timed: TimedEnvironment) -> Trajectory | Failed:
         state = self.states.get(role)
         if state is None:
             return Failed(kind="never_acted", detail=f"task {self.task.id}: it was never the turn of {role}")
-        return state.record(status, seconds)
+        return state.record(status, timed.seconds, timed.infos)
 
 
 async def _take_turns(agents: MultiAgentState, timed: TimedEnvironment, observation: Observation) -> EpisodeStatus:

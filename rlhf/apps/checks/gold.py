@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from rlhf.config import load_piece
 from rlhf.data.rows import answer_of
 from rlhf.data.sources import load_tasks, local_files, read_rows
 from rlhf.errors import ConfigError
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig, ScorerConfig
+from rlhf.reward.conventions import convention_of
 from rlhf.reward.reward import make_scorer
 from rlhf.reward.reward_interface import score_reply
 from rlhf.types import Scored, Task, Unscored
@@ -81,9 +83,10 @@ def describe_golds(recipe: Recipe) -> list[str]:
     return lines
 
 
-def try_functions(recipe: Recipe) -> None:
+def try_functions(recipe: Recipe) -> list[str]:
     """Call reward functions with two replies to the first row of each local set: its answer, and an empty one, for
-    which they may raise if they score the first. Raises `ConfigError`."""
+    which they may raise if they score the first, or if an environment or agent would have played first. Return whose
+    convention they have, where it is not ours. Raises `ConfigError`."""
     functions = [scorer for scorer in recipe.reward.scorers.values() if recipe.plays and scorer.kind == "function"]
     local = [one for one in recipe.data.sets.values() if functions and one.path and not one.holds_pairs]
     firsts = [load_tasks(one.model_copy(update={"limit": 1}))[0] for one in local if local_files(one)]
@@ -92,12 +95,17 @@ def try_functions(recipe: Recipe) -> None:
         scores = asyncio.run(scores_of(scorer.model_copy(update={"workers": 1}), replies, Path(os.devnull)))
         failed = [(one, score) for one, score in zip(replies, scores, strict=True) if isinstance(score, Unscored)]
         for (task, reply), score in failed:
-            if not (scorer.on_scorer_failure or (score.kind == "raised" and task.answer and not reply)):
+            played = recipe.environment or recipe.agent or (task.answer and not reply)
+            if not (scorer.on_scorer_failure or (score.kind == "raised" and played)):
                 said = (
                     f"{scorer.function} returns no number for "
                     f"{f'the reply {reply!r:.60}' if reply else 'an empty reply'}"
                 )
                 raise ConfigError(f"{task.where}: {said}: {score.detail}; if meant, set reward.on_scorer_failure")
+    called = [
+        (one, convention_of(load_piece(one.function or "", "reward.function"), one.arguments)) for one in functions
+    ]
+    return [f"{one.function} is called as {found.name} does" for one, found in called if found.name != "ours"]
 
 
 async def scores_of(

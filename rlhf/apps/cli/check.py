@@ -38,7 +38,7 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     loaded, roles = found.recipe, roles_of(found.recipe)
     preflight(loaded)
     import_own_pieces(loaded)
-    try_functions(loaded)
+    about_rewards = [("reward", told) for told in try_functions(loaded)]
     check_memory(loaded)
     check_taught_format(loaded)
     about_rows = [("rows", told) for told in check_rows(loaded)]
@@ -46,7 +46,7 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     data = f"{count(made, 'update')} of {each:,} from the data: {made * each:,} in all"
     updates = [*(derived(loaded) if loaded.plays else [("the run", data)]), *describe_pauses(loaded)]
     about_training = [*training(found), *describe_gpus(loaded, roles), *describe_placement(found)]
-    print_rows([("recipe", str(recipe)), *parts(loaded), *about_rows, *updates, *about_training])
+    print_rows([("recipe", str(recipe)), *parts(loaded), *about_rewards, *about_rows, *updates, *about_training])
     print()
     print(role_table(roles))
     if loaded.cluster.address:
