@@ -104,8 +104,8 @@ class ScorerConfig(Config):
     pattern: str | None = None
     """Regular expression of kind `regex`."""
     function: str | None = None
-    """`module:function` of kind `function`: `(response, row, **arguments) -> float`, run in a worker process that can
-    be killed."""
+    """`module:function` of kind `function`: `(response, row, **arguments) -> float`, or with more of the episode, or as
+    TRL, verl, verifiers or OpenRLHF call it; run in a worker process that can be killed."""
     arguments: dict[str, Any] = Field({})
     """Keyword arguments of the function of kind `function`: JSON types only."""
     model: str | None = None
