@@ -4,13 +4,13 @@ the judged text is between tags that it cannot contain, and only the last line o
 from __future__ import annotations
 
 import hashlib
-import json
 import re
+from dataclasses import replace
 from typing import Any
 
 from rlhf.chat.thinking import after_thinking
 from rlhf.reward.config import JudgeConfig
-from rlhf.reward.wire import task_text
+from rlhf.reward.wire import message_text, task_text
 from rlhf.types import Message, Task, Trajectory, Unscored
 
 VERDICT = re.compile(r"\**verdict\**\s*[:=](.+)", re.IGNORECASE)
@@ -98,8 +98,7 @@ def _author(episode: Trajectory) -> str:
 def _message(message: Message, author: str) -> str:
     if message.role != "assistant":
         return _fenced(f"{message.role} message", message.content)
-    calls = [f"{call.name}({json.dumps(dict(call.arguments), ensure_ascii=False)})" for call in message.tool_calls]
-    return _fenced(f"{author} message", "\n".join([after_thinking(message.content), *calls]))
+    return _fenced(f"{author} message", message_text(replace(message, content=after_thinking(message.content))))
 
 
 def _chat(config: JudgeConfig, task: Task, episodes: dict[str, Trajectory], ending: str) -> Chat:

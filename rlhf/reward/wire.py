@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlhf.reward.config import RemoteConfig
-from rlhf.types import Task, Trajectory, Unscored, is_finite
+from rlhf.types import Message, Task, Trajectory, Unscored, is_finite
 
 NULLS_HEADER = "X-Unscored"
 """A client that sends this field (with the value `null`) gets `null` for a reply that our server could not score, and
@@ -39,9 +40,25 @@ class Shape:
 
 def task_text(task: Task) -> str:
     """Return the prompt as plain text: a single message unchanged, several with their roles in front."""
-    if len(task.messages) == 1:
-        return task.messages[0].content
-    return "\n\n".join(f"{message.role}: {message.content}" for message in task.messages)
+    return _text(task.messages)
+
+
+def text_before(episode: Trajectory) -> str:
+    """Return what the last reply answers, as plain text: the task, and the turns before it, if there were any."""
+    replies = [place for place, message in enumerate(episode.conversation) if message.role == "assistant"]
+    return _text(episode.conversation[: replies[-1]] if replies else episode.task.messages)
+
+
+def message_text(message: Message) -> str:
+    """Return a message's text, and its tool calls."""
+    calls = [f"{call.name}({json.dumps(dict(call.arguments), ensure_ascii=False)})" for call in message.tool_calls]
+    return "\n".join([message.content, *calls] if message.content else calls)
+
+
+def _text(messages: Sequence[Message]) -> str:
+    if len(messages) == 1:
+        return messages[0].content
+    return "\n\n".join(f"{message.role}: {message_text(message)}" for message in messages)
 
 
 def scores(shape: Shape, answer: Any, count: int) -> list[Score]:
@@ -66,9 +83,9 @@ def parse_number(value: Any) -> Score:
 
 
 def _ask_openrlhf(task: Task, episodes: Sequence[Trajectory], config: RemoteConfig) -> list[ScoringRequest]:
-    prompt, count = task_text(task), len(episodes)
-    query = [prompt + episode.response for episode in episodes]
-    body = {"query": query, "prompts": [prompt] * count, "labels": [task.answer] * count}
+    prompts, count = [text_before(episode) for episode in episodes], len(episodes)
+    query = [prompt + episode.response for prompt, episode in zip(prompts, episodes, strict=True)]
+    body = {"query": query, "prompts": prompts, "labels": [task.answer] * count}
     return [ScoringRequest(path="/get_reward", body=body, count=count)]
 
 
@@ -84,13 +101,13 @@ def _read_openrlhf(answer: Any) -> Sequence[Any]:
 
 
 def _ask_slime(task: Task, episodes: Sequence[Trajectory], config: RemoteConfig) -> list[ScoringRequest]:
-    known = {"prompt": task_text(task), "label": task.answer}
-    return [ScoringRequest(path="/", body=known | {"response": one.response}, count=1) for one in episodes]
+    bodies = [{"prompt": text_before(one), "label": task.answer, "response": one.response} for one in episodes]
+    return [ScoringRequest(path="/", body=body, count=1) for body in bodies]
 
 
 def _ask_vllm_input(path: str) -> Ask:
     def ask(task: Task, episodes: Sequence[Trajectory], config: RemoteConfig) -> list[ScoringRequest]:
-        given: list[Any] = [task_text(task) + episode.response for episode in episodes]
+        given: list[Any] = [text_before(episode) + episode.response for episode in episodes]
         if config.sends == "tokens":
             given = [episode.segments[-1].token_ids.tolist() if episode.segments else [] for episode in episodes]
         # By default vLLM applies a sigmoid to a single score, which hides differences between good replies.
@@ -102,7 +119,9 @@ def _ask_vllm_input(path: str) -> Ask:
 
 def _ask_vllm_score(task: Task, episodes: Sequence[Trajectory], config: RemoteConfig) -> list[ScoringRequest]:
     replies = [episode.response for episode in episodes]
-    body = {"model": config.model, "text_1": task_text(task), "text_2": replies, "use_activation": False}
+    asked = [text_before(episode) for episode in episodes]
+    prompts = asked if len(set(asked)) > 1 else asked[0]  # vLLM pairs one text, or as many as there are replies
+    body = {"model": config.model, "text_1": prompts, "text_2": replies, "use_activation": False}
     return [ScoringRequest(path="/score", body=body, count=len(replies))]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from rlhf.reward.config import RemoteConfig
 from rlhf.reward.wire import SHAPES, parse_number, scores, task_text
-from rlhf.types import EpisodeStatus, Message, Segment, Task, Trajectory, Unscored
+from rlhf.types import EpisodeStatus, Message, Segment, Task, ToolCall, Trajectory, Unscored
 
 TASK = Task(id="t", messages=(Message(role="user", content="6*7="),), answer="42")
 
@@ -128,3 +129,20 @@ def test_a_single_message_is_its_text_and_a_chat_names_its_roles() -> None:
     system, user = Message(role="system", content="Be brief."), Message(role="user", content="6*7?")
     assert task_text(Task(id="t", messages=(user,))) == "6*7?"
     assert task_text(Task(id="t", messages=(system, user))) == "system: Be brief.\n\nuser: 6*7?"
+
+
+def test_of_several_turns_everything_before_the_last_reply_is_the_prompt() -> None:
+    call = ToolCall(id="c", name="add", arguments={"a": 6})
+    turns = (
+        *TASK.messages,
+        Message(role="assistant", content="", tool_calls=(call,)),
+        Message(role="tool", content="42", tool_call_id="c"),
+        Message(role="assistant", content="so 42"),
+    )
+    played = [replace(EPISODES[0], conversation=turns, response="so 42"), EPISODES[1]]
+    before = 'user: 6*7=\n\nassistant: add({"a": 6})\n\ntool: 42'
+    ask = {api: SHAPES[api].ask(TASK, played, RemoteConfig(url="http://h", api=api)) for api in SHAPES}
+    assert ask["openrlhf"][0].body["query"] == [f"{before}so 42", "6*7=41"]
+    assert ask["slime"][0].body["prompt"] == before
+    assert ask["vllm_classify"][0].body["input"] == [f"{before}so 42", "6*7=41"]
+    assert ask["vllm_score"][0].body["text_1"] == [before, "6*7="]
