@@ -285,7 +285,8 @@ class Trajectory:
 
     With an environment `conversation` contains all messages in order, for people; `malformed_calls` counts the replies
     with malformed tool calls, `cut_replies` those that end at a stop text of the agent. `out_of_time` marks an episode
-    that a time limit cut off. `env_info` is the `info` of every observation.
+    that a time limit cut off. `env_info` is the `info` of every observation. `reward_parts` are the scores of
+    the other parts of a combined reward, for a part that asks for them.
     """
 
     task: Task
@@ -300,6 +301,7 @@ class Trajectory:
     role: str = "agent"
     out_of_time: bool = False
     env_info: tuple[Mapping[str, Any], ...] = ()
+    reward_parts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def action_tokens(self) -> int:

@@ -20,6 +20,7 @@ from rlhf.data.config import EvaluationSetConfig, TrainingSetConfig
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import LoadedRecipe, recipe_from
 from rlhf.recipe.schema import Recipe
+from rlhf.reward.config import combination
 
 KEPT_IN = Path("~/.cache/rlhf/python")
 """Folder of these files. A file is named after its content, so that a resumed run and `rlhf eval` find it again."""
@@ -34,9 +35,9 @@ piece = pickle.loads(Path(__file__).with_suffix(".pickle").read_bytes())
 
 def recipe_from_python(*sections: Mapping[str, Any]) -> LoadedRecipe:
     """Validate the sections of a recipe; later ones win key by key. Raises `ConfigError`. Beyond what a recipe file
-    allows, `model` may be the path, `reward` the kind or a function, `data` the training set; a data set may be rows (a
-    list of mappings, a `datasets.Dataset`) or the path of a file; and any `module:function` may be the function or
-    class itself.
+    allows, `model` may be the path, `reward` the kind, a function or a list of scorers, `data` the training set; a data
+    set may be rows (a list of mappings, a `datasets.Dataset`) or the path of a file; and any `module:function` may be
+    the function or class itself.
     """
     values, _ = merge(*(("python", _written_out(section)) for section in sections), kind=Recipe)
     pieces = _Pieces()
@@ -55,6 +56,8 @@ def _written_out(section: Mapping[str, Any]) -> dict[str, Any]:
         values["reward"] = {"kind": reward}
     elif callable(reward):
         values["reward"] = {"kind": "function", "function": reward}
+    elif isinstance(reward, list | tuple):
+        values["reward"] = combination(reward)
     if "data" in values:
         values["data"] = _data(values["data"])
     return values

@@ -27,6 +27,7 @@ from rlhf.config import (
 from rlhf.errors import ConfigError
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.shipped import RECIPES
+from rlhf.reward.config import combination
 from rlhf.trainer.credit.registry import adapter_layer, mismatch_layer, preset_layer
 
 Layer = tuple[str, dict[str, Any]]
@@ -92,6 +93,7 @@ def _composed(
     """Merge all layers. Beneath the recipe's own are the settings of its kind or algorithm, and those for engines with
     other log-probs or weights than the learner's. `files` are the recipe's and those of its bases: modules and data are
     searched next to them, then here; the path of an override first here."""
+    bases, layers = [_listed(one) for one in bases], [_listed(one) for one in layers]
     values, _ = merge(*bases, *layers, kind=Recipe)
     naming = [index for index, layer in enumerate((*bases, *layers)) if _beneath(merge(layer)[0])[1]]
     below = min(max(naming, default=0), len(bases))
@@ -115,6 +117,13 @@ def _composed(
     parts = {"python_path": python_path, "data": recipe.data.at(place)}
     made = recipe.model_copy(update=parts)
     return LoadedRecipe(made, origins, path, tuple(bases), tuple(layers), tuple(files))
+
+
+def _listed(layer: Layer) -> Layer:
+    """Write a list of scorers as a combined reward, so that later layers can change its parts."""
+    name, values = layer
+    reward = values.get("reward")
+    return (name, {**values, "reward": combination(reward)}) if isinstance(reward, list) else layer
 
 
 @cache

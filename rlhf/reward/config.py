@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from rlhf.config import Config, compiled_pattern
+from rlhf.errors import ConfigError
 from rlhf.http.config import HttpConfig, RecordingConfig, Url
 from rlhf.reward.code.config import CodeRewardConfig
 
@@ -207,6 +209,22 @@ class PartConfig(ScorerConfig):
     def _worst(self) -> float | None:
         """For a penalty, the highest score: otherwise a reply that makes the rule fail would avoid the penalty."""
         return 1.0 if self.weight < 0 and self.kind in LOWEST else super()._worst
+
+
+def combination(scorers: Sequence[Any]) -> dict[str, Any]:
+    """Return a list of scorers, such as `module:function` or `{kind: math, weight: 0.5}`, as a combined reward, whose
+    parts have the names of their functions or kinds. Raises `ConfigError` for what is no scorer."""
+    parts: dict[str, Any] = {}
+    for scorer in scorers:
+        part = dict(scorer) if isinstance(scorer, Mapping) else {"function": scorer}
+        if (function := part.get("function")) is not None:
+            part.setdefault("kind", "function")
+            name = str(getattr(function, "__name__", function)).rpartition(":")[2].replace(".", "_")
+        elif not (name := str(part.get("kind", ""))):
+            raise ConfigError(f"reward: {scorer!r:.80} has no kind; write module:function, or a mapping with a kind")
+        alike = sum(one == name or re.fullmatch(rf"{re.escape(name)}_\d+", one) is not None for one in parts)
+        parts[f"{name}_{alike + 1}" if alike else name] = part
+    return {"kind": "combined", "parts": parts}
 
 
 class RewardConfig(ScorerConfig):

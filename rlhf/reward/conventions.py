@@ -19,6 +19,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 Fields = dict[str, Any]
+DOES_NOT_APPLY = "does not apply"
+"""Kind of a missing score that leaves a reply to the other parts of a combination."""
 EPISODES = "\0episodes"
 """Key of a request's row that holds episodes instead of columns."""
 
@@ -49,6 +51,8 @@ class Episode:
     """The `info` of the last one."""
     group: list[str] = field(default_factory=list)
     """The last replies of all episodes of the group with the same role, this one's included."""
+    reward_parts: dict[str, float] = field(default_factory=dict)
+    """The scores of the other parts of a combined reward, before weighting."""
 
 
 VERIFIERS = {"prompt", "completion", "answer", "state", "info", "task"}

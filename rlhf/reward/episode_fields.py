@@ -41,5 +41,6 @@ FIELDS: dict[str, Callable[[Trajectory, Sequence[Trajectory]], Any]] = {
     "role": lambda episode, group: episode.role,
     "env_info": lambda episode, group: list(episode.env_info),
     "state": lambda episode, group: dict(episode.env_info[-1]) if episode.env_info else {},
+    "reward_parts": lambda episode, group: dict(episode.reward_parts),
     "group": lambda episode, group: [one.response for one in group if one.role == episode.role],
 }

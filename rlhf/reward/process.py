@@ -73,8 +73,8 @@ class ScorerPool:
         """Return the scorer's number for each episode of a group, or `Unscored` of kind `timeout`, `died`, `raised` or
         `not a number`. Raises `ConfigError` when the function cannot be imported or called, `DataError` for a row that
         is not plain data."""
-        called = self._called or await self._run(self._learn())
-        wants, grouped = called["wants"], called["grouped"]
+        wants = await self.wants()
+        grouped = self._called["grouped"]
         try:
             if not (wants or grouped):
                 requests = [row_line(one.response, row) for one in played]
@@ -89,6 +89,11 @@ class ScorerPool:
         size = len(played) if grouped else 1
         found = await asyncio.gather(*(self._run(self._ask(request, size)) for request in requests))
         return [score for scores in found for score in scores]
+
+    async def wants(self) -> Sequence[str]:
+        """Return the fields of an episode that the function asks for. Raises `ConfigError`."""
+        called = self._called or await self._run(self._learn())
+        return list(called["wants"])
 
     async def close(self) -> None:
         """Kill the workers. Responses that are being scored return as `died`; waiting ones raise `RuntimeError`."""

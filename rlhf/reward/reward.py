@@ -13,22 +13,15 @@ from rlhf.errors import ConfigError, NoReference
 from rlhf.http.outages import Outages
 from rlhf.reward.code.scoring import CodeScorer
 from rlhf.reward.config import RewardConfig, ScorerConfig
+from rlhf.reward.conventions import DOES_NOT_APPLY
+from rlhf.reward.environment import EnvironmentReward
 from rlhf.reward.judge import PairwiseJudge, PointwiseJudge
 from rlhf.reward.process import ScorerPool
 from rlhf.reward.remote import RemoteReward, client_of
 from rlhf.reward.reward_interface import LiveReward
 from rlhf.reward.rules import exact, tagged_blocks, zero_reward
 from rlhf.reward.wire import NULLS_HEADER
-from rlhf.types import (
-    CAUSED_BY_REPLIES,
-    EpisodeStatus,
-    Scored,
-    Task,
-    Trajectory,
-    Unscored,
-    exact_sum,
-    is_finite,
-)
+from rlhf.types import CAUSED_BY_REPLIES, Scored, Task, Trajectory, Unscored, exact_sum, is_finite
 
 QUICK = {"exact": exact, "format": tagged_blocks, "none": zero_reward}
 IN_WORKERS = {"regex": "rlhf.reward.rules:regex", "math": "rlhf.reward.math:math"}
@@ -46,6 +39,10 @@ class Reward:
         self.name, self.needs_answer = name, needs_answer
         self._scorer, self._row_of = scorer, row_of
         self.start, self.close = scorer.start, scorer.close
+
+    async def reads_parts(self) -> bool:
+        """Whether it is a function that asks for the scores of the other parts of a combination."""
+        return isinstance(self._scorer, ScorerPool) and "reward_parts" in await self._scorer.wants()
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
         """Return the scores of one task's episodes; each number is also in `parts`, under the reward's name."""
@@ -86,11 +83,11 @@ class FailuresValued:
     """A `RewardFunction` that gives `value` to replies that make the inner one fail."""
 
     def __init__(self, reward: LiveReward, value: float) -> None:
-        self._reward, self._value = reward, value
+        self.reward, self._value = reward, value
         self.start, self.close = reward.start, reward.close
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
-        scores, worth = await self._reward(task, trajectories), self._value
+        scores, worth = await self.reward(task, trajectories), self._value
         return [
             Scored(value=worth, parts={f"failed: {one.kind}": worth}, failure=one.kind, detail=one.detail)
             if isinstance(one, Unscored) and one.kind in CAUSED_BY_REPLIES
@@ -99,29 +96,9 @@ class FailuresValued:
         ]
 
 
-class EnvironmentReward:
-    """A `RewardFunction` without a scorer: the rewards are already in the turns."""
-
-    async def start(self) -> None: ...
-    async def close(self) -> None: ...
-
-    async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
-        return [summed(trajectory) for trajectory in trajectories]
-
-
-def summed(trajectory: Trajectory) -> Scored | Unscored:
-    """Return the sum of the turns' rewards: without any, 0 if the episode was cut off, else no score."""
-    rewards = [turn.reward for segment in trajectory.segments for turn in segment.turns if turn.reward is not None]
-    if not rewards and trajectory.status is EpisodeStatus.TERMINATED:
-        return Unscored(kind="no reward", detail="the environment ended the episode without a reward")
-    value = exact_sum(rewards)
-    if not is_finite(value):
-        return Unscored(kind="not finite", detail=f"the sum of {len(rewards)} rewards overflows")
-    return Scored(value=value, parts={"environment": value}, turn_weight=1.0, only_turns=True)
-
-
 class CombinedReward:
-    """A `RewardFunction` that is the weighted sum of others. `parts` holds their scores before weighting."""
+    """A `RewardFunction` that is the weighted sum of others. `parts` holds their scores before weighting. Functions
+    that ask for the scores of the other parts come last, and do not see each other's."""
 
     def __init__(self, parts: Mapping[str, LiveReward], weights: Mapping[str, float]) -> None:
         self._parts, self._weights = parts, weights
@@ -130,8 +107,20 @@ class CombinedReward:
         await asyncio.gather(*(reward.start() for reward in self._parts.values()))
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
-        columns = await asyncio.gather(*(reward(task, trajectories) for reward in self._parts.values()))
-        return [combined(dict(zip(self._parts, row, strict=True)), self._weights) for row in zip(*columns, strict=True)]
+        reading = {name for name, reward in self._parts.items() if await _reads_parts(reward)}
+        scores: list[dict[str, Scored | Unscored]] = [{} for _ in trajectories]
+        for last in (False, True):
+            played = [
+                replace(
+                    one, reward_parts={name: part.value for name, part in known.items() if isinstance(part, Scored)}
+                )
+                for one, known in zip(trajectories, scores, strict=True)
+            ]
+            names = [name for name in self._parts if (name in reading) is last]
+            columns = await asyncio.gather(*(self._parts[name](task, played) for name in names))
+            for known, row in zip(scores, zip(*columns, strict=True), strict=bool(names)):
+                known.update(zip(names, row, strict=True))
+        return [combined(known, self._weights) for known in scores]
 
     async def close(self) -> None:
         async with AsyncExitStack() as stack:
@@ -139,12 +128,18 @@ class CombinedReward:
                 stack.push_async_callback(reward.close)
 
 
+async def _reads_parts(part: LiveReward) -> bool:
+    scorer = part.reward if isinstance(part, FailuresValued) else part
+    return isinstance(scorer, Reward) and await scorer.reads_parts()
+
+
 def combined(scores: Mapping[str, Scored | Unscored], weights: Mapping[str, float]) -> Scored | Unscored:
-    """Return the weighted sum of one reply's scores; none if one part has none, for it would be another reward."""
-    for name, score in scores.items():
-        if isinstance(score, Unscored):
-            return Unscored(kind=f"{name}: {score.kind}", detail=score.detail)
+    """Return the weighted sum of one reply's scores, without parts that do not apply to it; none if another part has
+    none, for it would be another reward."""
     numbers = {name: score for name, score in scores.items() if isinstance(score, Scored)}
+    for name, score in scores.items():
+        if isinstance(score, Unscored) and not (numbers and score.kind == DOES_NOT_APPLY):
+            return Unscored(kind=f"{name}: {score.kind}", detail=score.detail)
     values = {name: score.value for name, score in numbers.items()}
     total = exact_sum(weights[name] * value for name, value in values.items())
     if not is_finite(total):

@@ -16,8 +16,10 @@ from typing import Any, SupportsFloat
 
 from rlhf.cluster.child_side import connect_to_parent
 from rlhf.errors import NoReference, Raised, catch, describe_error, logged_error
-from rlhf.reward.conventions import EPISODES, Convention, Episode, convention_of, values_of
+from rlhf.reward.conventions import DOES_NOT_APPLY, EPISODES, Convention, Episode, convention_of, values_of
 from rlhf.reward.row_lines import read_line
+
+WITHOUT = {"kind": DOES_NOT_APPLY, "detail": "it returned None, by which a function of TRL leaves a reply to others"}
 
 
 def scorer_process_main(function: str, descriptor: int, parent: int) -> None:
@@ -56,7 +58,8 @@ def scores_of_episodes(scorer: Convention, episodes: Sequence[Episode], runner: 
 
     def called() -> list[dict[str, Any]]:
         found = runner.run(awaited()) if scorer.waits else scorer.call(episodes)
-        return [_message(value) for value in values_of(found, len(episodes))]
+        values = values_of(found, len(episodes))
+        return [WITHOUT if value is None and scorer.name == "TRL" else _message(value) for value in values]
 
     answer = catch(called)
     if not isinstance(answer, Raised):

@@ -20,14 +20,8 @@ def test_two_updates_are_trained_on_the_functions_of_four_projects(tmp_path: Pat
     rows = [{"question": one, "answer": "".join(sorted(one)), "data_source": "gsm8k"} for one in numbers]
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    parts = {
-        name: {"kind": "function", "function": f"tests.reward.users_rewards:{name}", "on_scorer_failure": 0}
-        for name in FUNCTIONS
-    }
-    reward, data = (
-        {"kind": "combined", "parts": parts},
-        {"train": {"path": str(file)}, "eval": {"path": str(file), "trained_on": True}},
-    )
+    reward = [{"function": f"tests.reward.users_rewards:{name}"} for name in FUNCTIONS]
+    data = {"train": {"path": str(file)}, "eval": {"path": str(file), "trained_on": True}}
     run = train(
         tmp_path / "run", cache, *SMALL[:3], "cluster.kind=local", "trainer.updates=2",
         f"data={json.dumps(data)}", f"reward={json.dumps(reward)}",

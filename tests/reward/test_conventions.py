@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rlhf.errors import ConfigError
+from rlhf.recipe.loading import recipe_from
 from rlhf.reward.config import RewardConfig
 from rlhf.reward.conventions import convention_of
 from rlhf.reward.reward import make_reward
@@ -97,3 +98,26 @@ def test_conventions_have_names(function: str, convention: str) -> None:
 def test_a_function_of_two_parameters_asks_for_nothing_else() -> None:
     found = convention_of(users_rewards.ours, {})
     assert (found.wants, found.grouped) == ((), False)
+
+
+@pytest.mark.waits
+async def test_a_part_sees_the_scores_of_the_others() -> None:
+    module = "tests.reward.users_rewards"
+    listed = [{"kind": "exact", "weight": 0}, f"{module}:only_if_right", f"{module}:trl_of_sevens"]
+    config = recipe_from({"model": {"path": "m"}, "data": {"train": {"path": "d"}}, "reward": listed}).recipe.reward
+    reward = make_reward(config)
+    try:
+        replies = [episode("7", ROW), episode("88", ROW)]
+        scores = await reward(replies[0].task, replies)
+    finally:
+        await reward.close()
+    assert [one for one in scores if isinstance(one, Unscored)] == []
+    assert [(one.value, dict(one.parts)) for one in scores if isinstance(one, Scored)] == [
+        (6.0, {"exact": 1.0, "only_if_right": 1.0, "trl_of_sevens": 5.0}),
+        (0.0, {"exact": 0.0, "only_if_right": 0.0}),  # TRL leaves out what returns None
+    ]
+
+
+def test_a_list_of_scorers_without_a_kind_is_refused() -> None:
+    with pytest.raises(ConfigError, match="has no kind; write module:function"):
+        recipe_from({"model": {"path": "m"}, "data": {"train": {"path": "d"}}, "reward": [{"weight": 2}]})

@@ -26,6 +26,14 @@ def state_of_the_environment(response: str, row: dict[str, Any], state: dict[str
     return float(state["moves"] + 10 * len(env_info))
 
 
+def only_if_right(response: str, row: dict[str, Any], reward_parts: dict[str, float]) -> float:
+    return reward_parts["exact"] / len(response)
+
+
+def trl_of_sevens(completions: list[Any], **kwargs: Any) -> list[float | None]:
+    return [5.0 if one[0]["content"] == "7" else None for one in completions]
+
+
 def diversity(response: str, row: dict[str, Any], group: list[str]) -> float:
     return 1.0 / group.count(response)
 

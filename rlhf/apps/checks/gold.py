@@ -15,7 +15,7 @@ from rlhf.data.sources import load_tasks, local_files, read_rows
 from rlhf.errors import ConfigError
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig, ScorerConfig
-from rlhf.reward.conventions import convention_of
+from rlhf.reward.conventions import DOES_NOT_APPLY, convention_of
 from rlhf.reward.reward import make_scorer
 from rlhf.reward.reward_interface import score_reply
 from rlhf.types import Scored, Task, Unscored
@@ -95,8 +95,9 @@ def try_functions(recipe: Recipe) -> list[str]:
         scores = asyncio.run(scores_of(scorer.model_copy(update={"workers": 1}), replies, Path(os.devnull)))
         failed = [(one, score) for one, score in zip(replies, scores, strict=True) if isinstance(score, Unscored)]
         for (task, reply), score in failed:
-            played = recipe.environment or recipe.agent or (task.answer and not reply)
-            if not (scorer.on_scorer_failure or (score.kind == "raised" and played)):
+            played = recipe.environment or recipe.agent or recipe.reward.parts or (task.answer and not reply)
+            excused = score.kind == DOES_NOT_APPLY or (score.kind == "raised" and played)
+            if not (scorer.on_scorer_failure or excused):
                 said = (
                     f"{scorer.function} returns no number for "
                     f"{f'the reply {reply!r:.60}' if reply else 'an empty reply'}"
