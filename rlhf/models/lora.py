@@ -97,8 +97,9 @@ def without_adapter(policy: HasModel) -> Iterator[None]:
             layer.enable_adapters(True)
 
 
-def save_adapter(folder: Path, tensors: dict[str, Tensor], config: LoraConfig, base: str) -> None:
-    """Write an adapter in `peft`'s format. `tensors` are `A` and `B`, unscaled, by their names in a weight sync."""
+def save_adapter(folder: Path, tensors: dict[str, Tensor], config: LoraConfig, base: str | None) -> None:
+    """Write an adapter in `peft`'s format. `tensors` are `A` and `B`, unscaled, by their names in a weight sync;
+    `base` is the name of the model that it belongs to."""
     folder.mkdir(parents=True, exist_ok=True)
     layers = {name.partition(".lora_")[0].rpartition(".")[2] for name in tensors}
     described = peft_config(config, sorted(layers))

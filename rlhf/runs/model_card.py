@@ -50,13 +50,14 @@ def model_card(run: StoredRun, model: Path, version: int, digests: Provenance) -
     made = [(last, load_yaml(text), _chosen_yaml(text)) for last, text in run.recipes(version)]
     recipe = made[-1][1]
     others = [(last, text) for (last, _, text), (_, _, after) in pairwise(made) if text != after]
-    averaged = model.name.endswith("_ema")
+    averaged, adapter = model.name.endswith("_ema"), (model / "adapter_config.json").is_file()
     summary = run.summary or {}
     base, kind, trainer = recipe["model"]["path"], recipe["kind"], recipe["trainer"]
     from_hub = digests.get("model.path", "").startswith("commit ")
     algorithm = trainer["algorithm"] or (trainer["advantage"]["estimator"] if kind == "rl" else None)
     tags = ["rlhf", kind, *([algorithm] if algorithm else [])]
-    head = {**({"base_model": base} if from_hub else {}), "library_name": "transformers", "tags": tags}
+    library = "peft" if adapter else "transformers"
+    head = {**({"base_model": base} if from_hub else {}), "library_name": library, "tags": tags}
     facts = {
         "run": f"{run.name}: {run.outcome}",
         "kind": kind,
@@ -65,8 +66,8 @@ def model_card(run: StoredRun, model: Path, version: int, digests: Provenance) -
         "trained on": _sets(recipe["data"]),
         "updates": f"{version} of {trainer['updates']}",
         "trained episodes": summary["samples"] if summary.get("updates") == version else None,
-        "weights": "a moving average over the updates" if averaged else None,
-        "transformers": json.loads((model / "config.json").read_text()).get("transformers_version"),
+        "weights": "a moving average over the updates" if averaged else "a LoRA adapter" if adapter else None,
+        "transformers": None if adapter else json.loads((model / "config.json").read_text())["transformers_version"],
         "exported by": f"rlhf {metadata.version('rlhf')}",
         **{f"digest of {key}": digest for key, digest in digests.items()},
     }

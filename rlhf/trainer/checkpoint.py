@@ -22,6 +22,9 @@ from rlhf.types import Written
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 """The folder of a run's checkpoints in its run folder."""
+MODEL, AVERAGE, ADAPTER = "huggingface", "huggingface_ema", "adapter"
+"""Folders of a checkpoint that can be taken away."""
+WRITTEN_WITH = {AVERAGE: "trainer.ema_decay", ADAPTER: "model.lora"}
 FORMAT = 1
 
 
@@ -154,16 +157,18 @@ def _parse(text: str) -> CheckpointManifest:
     return CheckpointManifest(**{**values, "outstanding": tuple(values["outstanding"])})
 
 
-def model_folder(checkpoint: str | Path) -> str:
+def model_folder(checkpoint: str | Path, part: str = MODEL) -> str:
     """Return the Hugging Face folder that `checkpoint` names: itself, a checkpoint's, or that of a run folder's newest
-    checkpoint.
+    checkpoint. `part` is `MODEL`, `AVERAGE` or `ADAPTER`.
 
-    Raises `CheckpointError` when there is no model, or only an incomplete checkpoint.
+    Raises `CheckpointError` when there is no such part, or only an incomplete checkpoint.
     """
     path = Path(checkpoint)
-    if (path / "config.json").is_file():
+    if part == MODEL and (path / "config.json").is_file():
         return str(path)
     if (path / CHECKPOINTS).is_dir():
         path = newest_checkpoint(path / CHECKPOINTS)
     read_checkpoint(path)
-    return str(path / "huggingface")
+    if part != MODEL and not (path / part).is_dir():
+        raise CheckpointError(f"{path} has no {part}/; a run writes it with {WRITTEN_WITH[part]}")
+    return str(path / part)

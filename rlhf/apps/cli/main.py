@@ -197,7 +197,16 @@ def reward_check(
 
 @command(app)
 def export(
-    checkpoint: Checkpoint, output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to make.")]
+    checkpoint: Checkpoint,
+    output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to make.")],
+    adapter: Annotated[bool, typer.Option("--adapter", help="The LoRA adapter alone, for peft.")] = False,
+    ema: Annotated[bool, typer.Option("--ema", help="The average of the weights (trainer.ema_decay).")] = False,
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None, typer.Option(help="Precision [default: the run's].")
+    ] = None,
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="REPO", help="Also push it to OWNER/NAME of the Hugging Face Hub.")
+    ] = None,
 ) -> None:
     """Export a checkpoint's model as a Hugging Face folder."""
 

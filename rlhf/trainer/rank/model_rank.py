@@ -23,6 +23,7 @@ from rlhf.models.model_files import UNNAMED_CONTEXT, context_tokens
 from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import ScalarHead, pad_alike
 from rlhf.models.towers import copy_processors, towers
+from rlhf.trainer.checkpoint import ADAPTER, AVERAGE, MODEL
 from rlhf.trainer.rank import zero
 from rlhf.trainer.rank.ema import Average
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
@@ -72,12 +73,12 @@ class ModelRank:
         create = self._snapshot.create
         own = self._save_state(path, create)
         with freed_at_once():  # or the allocator keeps a gap for each weight, too small for the next
-            own += self._export(path / "huggingface", create)
-        own += self._export_adapter(path / "adapter")
+            own += self._export(path / MODEL, create)
+        own += self._export_adapter(path / ADAPTER)
         if self.average:
             own += self.average.save(path / "ema", create)
             with self.average.in_place(), freed_at_once():
-                own += self._export(path / "huggingface_ema", create)
+                own += self._export(path / AVERAGE, create)
         torch.save(random_state(self.device), path / f"random-{self.rank}.pt")
         own.append(path / f"random-{self.rank}.pt")
         if self.rank == 0:
@@ -147,7 +148,8 @@ class ModelRank:
             return []
         tensors = weights.whole_adapter(self.module, self.settings.bucket_bytes, keep=self.rank == 0)
         if self.rank == 0:
-            save_adapter(path, tensors, lora, self.settings.model_path)
+            # Not `model_path`: that of a made model is a cache, which nobody else has.
+            save_adapter(path, tensors, lora, self.settings.model.path)
         return files_below(path) if self.rank == 0 else []
 
     def stop(self) -> None:
