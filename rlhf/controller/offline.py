@@ -51,7 +51,7 @@ class OfflineTrainer(DatasetTrainer):
             "failed": self._recording.failed,
             "in_flight": [self._order[ordinal] for ordinal in range(reached, len(self._order))],
         }
-        episodes = Counter(_outcomes(outcomes))
+        episodes = Counter(_outcomes(outcomes)) + Counter(unscored=self._recording.unrewarded)
         return Counts(
             samples=self._samples,
             groups=_accounts({outcome: len(groups) for outcome, groups in outcomes.items()}),

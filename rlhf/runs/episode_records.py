@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from rlhf.types import (
     Filtered,
     Group,
     Message,
+    PolicyVersion,
     Sample,
     Scored,
     Segment,
@@ -118,11 +119,14 @@ def ended_in_flight(ticket: Ticket, task: Task, size: int, group: Group | None =
     return EndedGroup(group=played, size=size, outcome=EpisodeOutcome.IN_FLIGHT)
 
 
-def ended_served(ordinal: int, trajectory: Trajectory, reward: float | None) -> EndedGroup:
-    """Return the n-th episode of a served policy; `reward` is what its agent reported."""
+def ended_served(ordinal: int, trajectory: Trajectory, reward: float | None, version: PolicyVersion) -> EndedGroup:
+    """Return an episode of a served policy, whose weights are of `version`; `reward` is what its agent reported."""
+    acted = [np.where(part.action_mask, np.int32(version), np.int32(UNKNOWN_VERSION)) for part in trajectory.segments]
+    parts = zip(trajectory.segments, acted, strict=True)
+    trajectory = replace(trajectory, segments=tuple(replace(part, versions=versions) for part, versions in parts))
     score = Unscored(kind="no reward") if reward is None else Scored(value=reward)
     sample = Sample(trajectory=trajectory, score=score)
-    ticket = Ticket(ordinal=ordinal, version=0)
+    ticket = Ticket(ordinal=ordinal, version=version)
     group = Group(ticket=ticket, task=trajectory.task, samples=(sample,))
     return EndedGroup(group=group, size=1, outcome=EpisodeOutcome.SERVED)
 

@@ -45,6 +45,7 @@ SCHEMA = pa.schema(
         "ordinal": pa.int64(),
         "sample": pa.int32(),
         "task": pa.string(),
+        "group_name": pa.string(),
         "evaluation_set": pa.string(),
         "outcome": pa.string(),
         "admitted_version": pa.int32(),

@@ -50,6 +50,8 @@ class EpisodeRecord:
     """Index of the episode in its group; each role of an episode has an index. A baseline follows the last sample."""
     task: str
     """Id of the task."""
+    group_name: str | None = None
+    """Name of the group, for a served episode whose agent gave one."""
     evaluation_set: str | None = None
     """Name of the evaluation set, for an evaluated episode."""
     outcome: EpisodeOutcome

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlhf.apps.cli.serve_policy import trajectory_writer
 from rlhf.controller.offline import OfflineTrainer
 from rlhf.data.order import TaskOrder
 from rlhf.errors import DataError
@@ -61,6 +62,27 @@ def test_a_group_needs_two_survivors_as_in_the_run_that_played_it(file: Path) ->
     assert ordinals(recording.sound) == [0, 1]
     assert ordinals(recording.failed) == [2, 3]
     assert recording.describe() == "2 recorded groups to learn from, 2 failed"
+
+
+def test_sessions_without_a_reward_are_left_out_and_lone_ones_compared_with_their_neighbours(tmp_path: Path) -> None:
+    played = [one.trainable[0][1] for one in made_groups(8, 1)]
+    rewards = (None, 0, 1, 1, 0, 1, None, 0)
+    file = tmp_path / "served.jsonl"
+    with trajectory_writer(file, 3) as keep:
+        for number, (trajectory, reward) in enumerate(zip(played, rewards, strict=True)):
+            keep(trajectory, reward, "g" if number in (1, 2, 6) else None)
+    recording = read_recording(recipe(group_size=2).trainer, file)
+    assert [[score.value for _, _, score in group.trainable] for group in recording.sound] == [[0, 1], [1, 0], [1, 0]]
+    assert recording.describe().startswith(
+        "3 recorded groups to learn from, 2 sessions without a reward left out; 4 episodes have no other of their "
+        "group, so their baseline is the mean reward of about 2 recorded one after another: advantage.estimator group"
+    )
+    assert all((part.versions[part.action_mask] == 3).all() for part in recording.sound[0].trainable[0][1].segments)
+    critic = read_recording(recipe(advantage={"estimator": "gae"}, critic={}, algorithm="ppo").trainer, file)
+    assert len(critic.sound) == 5
+    assert critic.baseline == "4 episodes have no other of their group: their baseline is the critic's value " + (
+        "(advantage.estimator gae)"
+    )
 
 
 def test_groups_with_equal_rewards_are_left_out_where_the_recipe_filters_them(file: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from transformers import AutoModelForCausalLM
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.runs.episode_parts import read_episodes
-from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
+from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, as_row
 from tests.commanded import STOP_SECONDS, commanded
+from tests.end_to_end.running import train
 from tests.pace import scaled
+from tests.warm.command_line import rlhf
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 WITH_IDS = {"return_token_ids": True}
@@ -43,7 +46,7 @@ def played(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[
     written = ("--trajectories", file, "--max-tokens", LONGEST)
     token = ("--token-env", "POLICY_TOKEN")
     with commanded("policy", model, *written, *token, in_background=True, POLICY_TOKEN="secret") as (url, process):
-        answers = [*sync_agent(url), *asyncio.run(async_agents(url))]
+        answers = [*sync_agent(url), *asyncio.run(async_agents(url)), *named_sessions(url)]
         process.terminate()
         code = process.wait(STOP_SECONDS)
     assert code == 130, "told to end, it ends as after Ctrl-C, with its books closed"
@@ -73,6 +76,20 @@ def sync_agent(url: str) -> list[Any]:
     return choices
 
 
+def named_sessions(url: str) -> list[Any]:
+    """Nine of one reply: six of two groups, and of three that no name joins one without a reward."""
+    names = [*({"group": group, "task": "t", "role": "solver"} for group in "aab" * 2), {}, {}, {}]
+    choices = []
+    for number, name in enumerate(names):
+        opened = post(f"{url}/sessions", **name)
+        chat = openai.OpenAI(**asking(opened["base_url"])).chat.completions
+        asked: Any = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, "seed": number}
+        choices += chat.create(model="any", logprobs=True, extra_body=WITH_IDS, **asked).choices
+        if number < 8:
+            post(f"{url}/sessions/{opened['id']}/end", reward=number % 3)
+    return choices
+
+
 async def async_agents(url: str) -> list[Any]:
     """Four at once that ask the same without a session."""
     chat = openai.AsyncOpenAI(**asking(f"{url}/v1")).chat.completions
@@ -91,9 +108,14 @@ def turns_of(episode: EpisodeRecord) -> dict[tuple[int, ...], Any]:
 def test_every_reply_that_a_client_had_is_one_turn_of_one_episode(played: Any) -> None:
     episodes, answers = played
     recorded = {ids: logprobs for episode in episodes for ids, logprobs in turns_of(episode).items()}
-    assert len(recorded) == sum(len(episode.turns) for episode in episodes) == len(answers) == 7
+    assert len(recorded) == sum(len(episode.turns) for episode in episodes) == len(answers) == 16
     assert {episode.outcome for episode in episodes} == {EpisodeOutcome.SERVED}
-    assert [(len(episode.turns), episode.reward) for episode in episodes if episode.reward] == [(3, 0.75)]
+    assert (3, 0.75) in {(len(one.turns), one.reward) for one in episodes if one.group_name is None}
+    named = [(one.ordinal, one.sample, one.group_name, one.task, one.role) for one in episodes if one.group_name]
+    first, second = sorted({ordinal for ordinal, *_ in named})
+    assert sorted(named) == [(first, n, "a", "t", "solver") for n in range(4)] + [
+        (second, n, "b", "t", "solver") for n in range(2)
+    ]
     for answer in answers:
         told = np.float32([one.logprob for one in answer.logprobs.content])
         assert (recorded[tuple(answer.model_extra["token_ids"])] == told).all()
@@ -110,3 +132,25 @@ def test_the_model_gives_the_recorded_log_probs_in_the_recorded_contexts(played:
                 scored = policy(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
             recorded = episode.behaviour_logprobs[first + 1 : stop]
             assert np.nanmax(abs(scored.numpy() - recorded)) < 1e-3
+
+
+def test_two_updates_are_trained_on_what_was_served(played: Any, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "episodes.jsonl"
+    file.write_text("".join(f"{json.dumps(as_row(one))}\n" for one in played[0]))
+    recipe = tmp_path / "offline.yaml"
+    recipe.write_text(f"""
+kind: offline
+model: {{path: {model}}}
+data: {{episodes: {file}}}
+trainer: {{updates: 2, groups_per_update: 3, group_size: 4, optimizer: {{learning_rate: 1e-4}}}}
+cluster: {{kind: local}}
+""")
+    run = train(tmp_path / "run", tmp_path, recipe=recipe)
+    told = "3 recorded groups to learn from, 5 sessions without a reward left out; 3 episodes have no other of their"
+    assert told in run.process.stdout
+    assert told in rlhf("check", recipe).stdout
+    counts = run.summary["sample_counts"]
+    assert (counts["admitted"], counts["trained"], counts["unscored"], counts["failed"]) == (14, 9, 5, 0)
+    first, second = run.metrics
+    assert abs(first["policy/approx_kl"]) < 1e-6, "the learner begins as the policy that was served"
+    assert second["policy/approx_kl"] != first["policy/approx_kl"]

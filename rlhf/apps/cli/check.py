@@ -25,7 +25,9 @@ from rlhf.recipe.preflight import is_hub_name, preflight, read_model_config
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
-from rlhf.trainer.config import CorrectionConfig
+from rlhf.runs.recorded_episodes import recorded_episodes
+from rlhf.trainer.config import CorrectionConfig, TrainerConfig
+from rlhf.trainer.offline import read_recording
 from rlhf.trainer.replay import MAX_AGE
 
 ISOLATED = {"thread": "in threads", "process": "each session in a process"}
@@ -85,7 +87,7 @@ def parts(recipe: Recipe) -> list[LabelledText]:
             ("training data", describe_dataset(config) + (f", weight {config.weight:g}" if config.weight else ""))
             for config in recipe.data.train_sets.values()
         ),
-        *([("episodes", recipe.data.episodes)] if recipe.data.episodes else []),
+        *([("episodes", describe_episodes(recipe.data.episodes, recipe.trainer))] if recipe.data.episodes else []),
         *(describe_environment(recipe.environment) if recipe.environment else []),
         *(
             [
@@ -102,6 +104,13 @@ def parts(recipe: Recipe) -> list[LabelledText]:
         *[("gold answers", text) for text in describe_golds(recipe)],
         *(("held out", text) for text in held_out or ["none: the run will not be evaluated"]),
     ]
+
+
+def describe_episodes(named: str, trainer: TrainerConfig) -> str:
+    """Return the recorded groups that are there to learn from, and what their rewards are compared with."""
+    if not Path(named).expanduser().exists():
+        return f"{named}, which is not there yet"
+    return f"{named}: {read_recording(trainer, recorded_episodes(named)).describe()}"
 
 
 def derived(recipe: Recipe) -> list[LabelledText]:

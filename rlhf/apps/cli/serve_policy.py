@@ -6,9 +6,9 @@ import asyncio
 import itertools
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from rlhf.http.binding import LOOPBACK, POLICY, Access, token_from
 from rlhf.http.serving import listening
 from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
 from rlhf.rollout.endpoint.config import ClientStop
-from rlhf.rollout.endpoint.front import Front
+from rlhf.rollout.endpoint.front import Front, KeepTrajectory
 from rlhf.rollout.endpoint.sessions import AgentSessions
 from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.seeds import request_seed
@@ -32,8 +32,8 @@ from rlhf.runs.episode_records import ended_served, records_of
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import as_row
 from rlhf.runs.trace_export import exporting
-from rlhf.trainer.checkpoint import model_folder
-from rlhf.types import Sampling, Trajectory
+from rlhf.trainer.checkpoint import MANIFEST, model_folder, read_checkpoint
+from rlhf.types import PolicyVersion, Sampling, Trajectory
 
 if TYPE_CHECKING:
     from rlhf.controller.build import Serving
@@ -98,7 +98,7 @@ async def serve_model(model: str, name: str, token: str | None, settings: Policy
         for ending, handler in handlers.items():
             signal.signal(ending, handler)
         async with AsyncExitStack() as stack:
-            keep = stack.enter_context(trajectory_writer(settings.trajectories))
+            keep = stack.enter_context(trajectory_writer(settings.trajectories, version_of(model)))
             sessions = AgentSessions(capacity=settings.capacity, client_stop=settings.client_stop)
             renderer = serving.renderer.reading(format_for(serving.renderer, settings.tool_format, TOOL_FORMAT))
             policies = partial(policy_of, serving, renderer, settings)
@@ -129,16 +129,29 @@ def policy_of(serving: Serving, renderer: ChatRenderer, settings: PolicySettings
     )
 
 
+def version_of(model: str) -> PolicyVersion:
+    """Return the number of updates of a checkpoint's model; 0 for another folder."""
+    checkpoint = Path(model).parent
+    return read_checkpoint(checkpoint).version if (checkpoint / MANIFEST).is_file() else 0
+
+
 @contextmanager
-def trajectory_writer(file: Path | None) -> Iterator[Callable[[Trajectory, float | None], None]]:
-    """Open the file; yield a function that writes an episode with its reward to disk."""
+def trajectory_writer(file: Path | None, version: PolicyVersion) -> Iterator[KeepTrajectory]:
+    """Open the file; yield a function that writes an episode to disk. Each group has an ordinal of its own."""
     if file is None:
-        yield lambda trajectory, reward: None
+        yield lambda trajectory, reward, group: None
         return
     lines, numbers = JsonlWriter(file, buffered_lines=1), itertools.count()
+    groups: dict[str, tuple[int, Iterator[int]]] = {}
+
+    def keep(trajectory: Trajectory, reward: float | None, group: str | None) -> None:
+        place = groups[group] if group in groups else (next(numbers), itertools.count())
+        if group is not None:
+            groups[group] = place
+        for record in records_of(ended_served(place[0], trajectory, reward, version)):
+            lines.write([as_row(replace(record, sample=next(place[1]), group_name=group))])
+
     try:
-        yield lambda trajectory, reward: lines.write(
-            map(as_row, records_of(ended_served(next(numbers), trajectory, reward)))
-        )
+        yield keep
     finally:
         lines.close()

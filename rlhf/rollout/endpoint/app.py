@@ -16,7 +16,7 @@ from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, POLICY, Access
 from rlhf.http.serving import StrictRoute, unknown_path, uvicorn_config
 from rlhf.rollout.endpoint.answers import ChatResponse
-from rlhf.rollout.endpoint.front import EndSessionRequest, Front
+from rlhf.rollout.endpoint.front import UNNAMED, EndSessionRequest, Front, OpenSessionRequest
 from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions, ChatRefused, ClientGone
 from rlhf.rollout.endpoint.wire import ChatRequest
@@ -79,9 +79,9 @@ class Routes:
         assert self._front is not None
         return await self._answered(self._front.session_of, body, request)
 
-    async def open(self, request: Request) -> dict[str, Any]:
+    async def open(self, request: Request, named: OpenSessionRequest | None = None) -> dict[str, Any]:
         assert self._front is not None
-        session = self._front.open()
+        session = self._front.open(named or UNNAMED)
         return {"id": session.id, "base_url": f"{request.base_url}sessions/{session.id}/v1"}
 
     async def end(self, session_id: str, ending: EndSessionRequest) -> dict[str, Any]:

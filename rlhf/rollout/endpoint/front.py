@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,6 +17,20 @@ from rlhf.types import Task, Trajectory
 SWEEPS_A_LEASE = 4
 
 
+class OpenSessionRequest(BaseModel):
+    """What a client says of the episode when it opens its session. Episodes of a `group` are compared with one another;
+    without one, those of a `task`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    task: str | None = Field(None, min_length=1, max_length=200)
+    group: str | None = Field(None, min_length=1, max_length=200)
+    role: str | None = Field(None, min_length=1, max_length=200)
+
+
+UNNAMED = OpenSessionRequest()
+
+
 class EndSessionRequest(BaseModel):
     """The body with which a client ends its session. A misspelt `reward` would be an episode without one."""
 
@@ -26,8 +41,8 @@ class EndSessionRequest(BaseModel):
 
 PolicyOf = Callable[[int], PolicyClient]
 """The policy client of the n-th episode."""
-KeepTrajectory = Callable[[Trajectory, float | None], None]
-"""Receives an ended episode with its reward."""
+KeepTrajectory = Callable[[Trajectory, float | None, str | None], None]
+"""Receives an ended episode with its reward and the name of its group."""
 
 
 class Front:
@@ -41,8 +56,9 @@ class Front:
         self._lease_seconds = lease_seconds
         self._opened = 0
         self._alone: set[AgentSession] = set()
+        self._named: dict[AgentSession, OpenSessionRequest] = {}
 
-    def open(self) -> AgentSession:
+    def open(self, named: OpenSessionRequest = UNNAMED) -> AgentSession:
         """Return a new session with the next number. When the server is full, the least recently used conversation
         without a session is evicted: no client will end it. Raises `ChatRefused` where none is idle."""
         resting = [session for session in self._alone if not session.busy]
@@ -50,6 +66,7 @@ class Front:
             self.end(max(resting, key=lambda session: session.idle_seconds), None, ended=False)
         session = self._sessions.open(self._policy_of(self._opened))
         self._opened += 1
+        self._named[session] = named
         return session
 
     def session_of(self, asked: AgentRequest) -> AgentSession:
@@ -66,13 +83,14 @@ class Front:
         to an engine error has no reward: its client continued without a reply."""
         self._sessions.close(session)
         self._alone.discard(session)
+        named = self._named.pop(session)
         if not session.capture.replies:
             return {"replies": 0, "segments": 0, "tokens": 0}
-        task = Task(id=session.id, messages=session.capture.first)
+        task = Task(id=named.task or session.id, messages=session.capture.first)
         lost = {"lost": str(session.failure)} if session.failure else {}
         reward, ended = (None, False) if lost else (reward, ended)
         trajectory = session.trajectory(task, reward, ended=ended)
-        self._keep(trajectory, reward)
+        self._keep(replace(trajectory, role=named.role or trajectory.role), reward, named.group or named.task)
         segments, tokens = len(trajectory.segments), trajectory.action_tokens
         return {"replies": session.capture.replies, "segments": segments, "tokens": tokens} | lost
 

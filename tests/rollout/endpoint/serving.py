@@ -35,6 +35,7 @@ class Served:
     sessions: AgentSessions
     front: Front
     kept: list[tuple[Trajectory, float | None]] = field(default_factory=list)
+    groups: list[str | None] = field(default_factory=list)
 
 
 @contextlib.asynccontextmanager
@@ -54,6 +55,12 @@ async def served(
 
     kept: list[tuple[Trajectory, float | None]] = []
     sessions = AgentSessions(capacity=capacity, client_stop=client_stop)
-    front = Front(sessions, policy_of, lambda *episode: kept.append(episode), lease_seconds=lease_seconds)
+    groups: list[str | None] = []
+
+    def keep(trajectory: Trajectory, reward: float | None, group: str | None) -> None:
+        kept.append((trajectory, reward))
+        groups.append(group)
+
+    front = Front(sessions, policy_of, keep, lease_seconds=lease_seconds)
     async with listening(policy_uvicorn_config(policy_app(sessions, model="tiny", token=token, front=front))) as url:
-        yield Served(url, sessions, front, kept)
+        yield Served(url, sessions, front, kept, groups)

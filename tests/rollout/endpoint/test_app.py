@@ -52,6 +52,18 @@ async def test_an_agent_with_tools_plays_an_episode_in_a_session_of_its_own() ->
     assert [message.content for message in trajectory.task.messages] == ["go"]
 
 
+async def test_a_session_says_what_it_plays_and_an_unknown_key_is_named() -> None:
+    async with served(scripted("1", "2")) as server:
+        for names in ({"task": "t", "group": "g", "role": "solver"}, {"task": "t"}):
+            opened = (await post(server.url, "/sessions", **names)).json()
+            await client(opened["base_url"]).chat.completions.create(model="m", messages=[GO])  # type: ignore[list-item]
+            await post(server.url, f"/sessions/{opened['id']}/end", reward=1)
+        unknown = await post(server.url, "/sessions", tsk="t")
+    assert [(trajectory.task.id, trajectory.role) for trajectory, _ in server.kept] == [("t", "solver"), ("t", "agent")]
+    assert server.groups == ["g", "t"]
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (400, "tsk")
+
+
 async def test_a_stream_says_the_same_as_a_whole_answer() -> None:
     text = "  one two\n\nthree-and-a-word-that-is-longer-than-a-piece-may-be ä€😀 \n"
     async with served(scripted(f"{text}{CALL}", f"{text}{CALL}", text)) as server:
