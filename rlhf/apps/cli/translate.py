@@ -13,17 +13,25 @@ HEADINGS = {"taken": "taken", "same": "done here anyway", "without": "without a 
 
 
 def run_translate(configuration: Path, output: Path | None = None, gpus: int | None = None) -> int:
-    """Print the recipe and, as comments, the account; or write the recipe to the new file `output`."""
-    if output is not None and output.exists():
-        raise UserError(f"{output} exists; give the name of a new file")
+    """Print the recipe and, as comments, the account; or write the recipe to the new file `output`, and the program's
+    own functions to a module beside it."""
     found = translated(configuration, gpus)
+    beside = (Path() if output is None else output.parent) / f"{found.module}.py"
+    for file in [] if output is None else [output, *([beside] if found.source else [])]:
+        if file.exists():
+            raise UserError(f"{file} exists; give --output in a folder without it, or another name")
     recipe = dump_yaml(dict(found.values), sort_keys=False, allow_unicode=True)
     recipe = f"# {configuration.name} of {found.title}, translated by `rlhf translate`.\n{recipe}"
     if output is None:
         print(recipe, *(f"# {line}".rstrip() for line in account_of(found)), sep="\n")
-    else:
-        output.write_text(recipe)
-        print(*account_of(found), f"wrote {output}; check it with: rlhf check {output}", sep="\n")
+        if found.source:
+            print(f"# --output writes {beside.name} too, with the functions that the recipe names")
+        return 0
+    output.write_text(recipe)
+    if found.source:
+        beside.write_text(f'"""From {configuration.name}, copied by `rlhf translate`."""\n\n{found.source}')
+    written = f"{output} and {beside}" if found.source else str(output)
+    print(*account_of(found), f"wrote {written}; check it with: rlhf check {output}", sep="\n")
     return 0
 
 

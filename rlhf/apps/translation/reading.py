@@ -133,27 +133,28 @@ def read_settings(path: Path) -> tuple[str, Settings]:
 def _of_python(text: str) -> tuple[str, Settings]:
     """Return the arguments of TRL's classes that a program constructs, of GRPOConfig once."""
     tree, settings = ast.parse(text), Settings()
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node) in CONSTRUCTED]
-    configs = [str(call.lineno) for call in calls if _called(call) == "GRPOConfig"]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and called_name(node) in CONSTRUCTED]
+    configs = [str(call.lineno) for call in calls if called_name(call) == "GRPOConfig"]
     if len(configs) > 1:
         raise ValueError(f"GRPOConfig is constructed on lines {', '.join(configs)}; keep one")
-    known = {ast.unparse(one.targets[0]): one.value for one in tree.body if isinstance(one, ast.Assign)}
+    given_names = [*reversed([*ast.walk(tree)]), *tree.body]  # those at the top of the program last, so that they win
+    known = {ast.unparse(one.targets[0]): one.value for one in given_names if isinstance(one, ast.Assign)}
     for name, node in list(known.items()):
         pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
         known |= {f"{name}[{ast.unparse(key)}]": value for key, value in pairs if key}
     for call in calls if configs else ():
-        name, beginning = _called(call), CONSTRUCTED[_called(call)]
+        name, beginning = called_name(call), CONSTRUCTED[called_name(call)]
         given = {f"{name} argument {place}": one for place, one in enumerate(call.args, 1)}
         for one in call.keywords:
             given[beginning + one.arg.removeprefix(beginning) if one.arg else f"**{ast.unparse(one.value)}"] = one.value
         if name == "LoraConfig" and not any(key.startswith("**") for key in given):
             settings |= PEFT_DEFAULTS
         meant = {key: known.get(ast.unparse(node), node) for key, node in given.items()}
-        settings |= {key: _literal(node, known) for key, node in meant.items() if _called(node) not in CONSTRUCTED}
+        settings |= {key: _literal(node, known) for key, node in meant.items() if called_name(node) not in CONSTRUCTED}
     return "trl", dict(flatten(settings))
 
 
-def _called(node: ast.expr) -> str:
+def called_name(node: ast.expr) -> str:
     """Return the last name of what is called; empty for other expressions."""
     return ast.unparse(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
 

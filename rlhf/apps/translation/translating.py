@@ -6,6 +6,7 @@ follow from several settings together.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -16,8 +17,10 @@ from typing import Any
 
 import yaml
 
+from rlhf.apps.translation.program import carried_over
 from rlhf.apps.translation.reading import Meaning, Table, Unread, read_settings, read_table
 from rlhf.config import flatten, merge, walk_fields
+from rlhf.data.config import OF_ROWS
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
@@ -33,7 +36,8 @@ ESTIMATORS = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
     """A recipe as nested `values`; the settings `given`, by the table's names, and how the file `spelled` these; what
-    became of every one; the keys that the user must `name`; and why our schema refuses the recipe, if it does."""
+    became of every one; the keys that the user must `name`; why our schema refuses the recipe, if it does; and the
+    `source` of the module with the program's own functions, which the recipe names."""
 
     title: str
     given: Mapping[str, Any]
@@ -42,6 +46,8 @@ class Translation:
     rows: tuple[Meaning, ...]
     to_name: tuple[str, ...]
     problem: str
+    module: str
+    source: str
 
 
 def translated(path: Path, gpus: int | None = None) -> Translation:
@@ -55,24 +61,30 @@ def translated(path: Path, gpus: int | None = None) -> Translation:
         together = list(COMPUTED[system](Theirs(given, table.defaults, gpus)))
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise ConfigError(f"{path}: a number of {table.title}'s batches is none that trains: {error}") from None
-    every = [*_single(table, {**table.defaults, **given}, together), *together]
+    module = re.sub(r"\W", "_", f"{path.stem}_functions")
+    carried, source = carried_over(path.read_text(), module, given) if path.suffix == ".py" else ([], "")
+    own = {name for one in carried for name in one.names}
+    every = [one for one in _single(table, {**table.defaults, **given}, together) if not own.intersection(one.names)]
+    every += [*together, *carried]
     values = {key: value for row in every for key, value in row.values.items()}
     preset = dict(flatten(preset_layer(values.get("trainer.algorithm"))))
     silent = {key: field.get_default(call_default_factory=True) for key, field in walk_fields(Recipe)} | preset
     plain = {key: list(one) if isinstance(one, tuple) else one for key, one in silent.items()}
-    effective = [_effective(row, preset | values) for row in every]
+    effective = [row if row in carried else _effective(row, preset | values) for row in every]
     shown = [row for row in effective if {**plain, **row.values} != plain or row.outcome == "without"]
     rows = tuple(row for row in effective if row in shown or set(row.names) & set(given))
     nested, problem = _recipe({key: value for row in rows for key, value in row.values.items()}), ""
     flat = {"trainer.updates": None, **dict(flatten(nested))}
-    to_name = tuple(key for key, value in flat.items() if value is None or value in list(PLACEHOLDERS.values())[:-1])
+    unnamed = [*list(PLACEHOLDERS.values())[:-1], None if flat["trainer.updates"] is None else ""]
+    to_name = tuple(key for key, one in flat.items() if one in unnamed and not key.endswith("answer_column"))
     try:
         recipe_from(nested)
     except ConfigError as error:
         problem = str(error)
     return Translation(
-        title=table.title, given=given, spelled=spelled, values=nested, rows=rows, to_name=to_name, problem=problem
-    )
+        title=table.title, given=given, spelled=spelled, values=nested, rows=rows, to_name=to_name, problem=problem,
+        module=module, source=source,
+    )  # fmt: skip
 
 
 def _single(table: Table, theirs: Mapping[str, Any], together: list[Meaning]) -> Iterator[Meaning]:
@@ -115,7 +127,10 @@ def _recipe(values: dict[str, Any]) -> dict[str, Any]:
             shared = {one.removeprefix(f"{key}."): values.pop(one) for one in inside}
             sets = [{**shared, "path": file} for file in files]
             values[key] = sets if key == "data.train" else {f"set{place}": one for place, one in enumerate(sets, 1)}
-    taken = ("reward." if "reward.kind" in values else "-", "data.train.path" if "data.train" in values else "-")
+    for key in [key.removesuffix(".tasks") for key in values if key.endswith(".tasks")]:
+        values = {name: one for name, one in values.items() if name.removeprefix(f"{key}.") not in {"path", *OF_ROWS}}
+    trains = "data.train" in values or "data.train.tasks" in values
+    taken = ("reward." if "reward.kind" in values else "-", "data.train.path" if trains else "-")
     own = {key: value for key, value in PLACEHOLDERS.items() if not key.startswith(taken)}
     nested = merge(("placeholders", own), ("translated", values))[0]
     return {section: nested[section] for section in Recipe.model_fields if section in nested}

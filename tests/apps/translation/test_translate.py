@@ -25,6 +25,13 @@ TAKEN: dict[str, dict[str, Any]] = {
         "trainer.groups_per_update": 2, "trainer.minibatches": 1, "trainer.epochs": 2, "trainer.updates": 150,
         "trainer.optimizer.warmup_steps": 30, "trainer.save_every": 25, "sampling.max_tokens": 768,
         "model.lora.target_modules": ["q_proj", "v_proj"], "cluster.placement": "colocated", "model.dtype": "bfloat16",
+        "data.train.path": "openai/gsm8k", "data.train.answer_column": "answer",
+        "reward.function": "trl_gsm8k_functions:says_number",
+    },
+    "trl_sorting.py": {
+        "data.train.tasks": "trl_sorting_functions:train_tasks", "trainer.group_size": 4,
+        "reward.parts.accuracy_reward.function": "trl_sorting_functions:accuracy_reward",
+        "reward.parts.accuracy_reward.weight": 1.0, "trainer.optimizer.learning_rate": 1e-3,
     },
     "trl_gspo.yaml": {
         "trainer.loss.policy": "gspo", "trainer.loss.clip_low": 3e-4, "trainer.loss.aggregation": "sequence_mean",
@@ -74,7 +81,8 @@ TAKEN: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 WITHOUT = {
-    "trl_gsm8k.py": {"top_p", "reward_funcs", "train_dataset", "lora_dropout", "logging_steps"},
+    "trl_gsm8k.py": {"top_p", "lora_dropout", "logging_steps"},
+    "trl_sorting.py": set(),
     "trl_gspo.yaml": {
         "reward_funcs", "reward_weights", "vllm_server_host", "vllm_server_port", "num_train_epochs",
     },
