@@ -14,6 +14,10 @@ from rlhf.http.config import RecordingConfig, Url
 IsolationKind = Literal["thread", "process"]
 """Isolation of an environment's code."""
 
+FUNCTION_TOOLS = "rlhf.env.function_tools:FunctionTools"
+"""The environment of `environment.tools`."""
+CALLS_SHARE = 0.8
+"""Share of the deadline of an answer that the tool calls of a reply may take: a late call is answered within it."""
 ENVIRONMENT = "environment"
 """The role of workers that serve environments."""
 
@@ -23,17 +27,22 @@ class EnvironmentConfig(Config):
 
     alternatives: ClassVar = {
         "environment": ("arguments", "eval_arguments", "servers", "isolation"),
+        "tools": ("arguments", "eval_arguments", "servers", "isolation"),
         "urls": ("token_env",),
     }
     environment: str | None = None
     """`module:Class` of an environment that this run hosts, for instance `rlhf.env.tools:CalculatorEnvironment`."""
+    tools: tuple[str, ...] = ()
+    """Functions that the policy may call, each `module:function`, or `module:Class`, whose public methods share the
+    state of an episode, instead of `environment`. Type hints and docstrings describe them to the policy. A reply
+    without calls ends the episode, and `reward` scores it."""
     urls: tuple[Url, ...] = ()
     """Servers that host the environment (`rlhf serve env`, or a stock OpenEnv server), instead of `environment`. All
     must serve the same environment; sessions are distributed over them."""
     token_env: str | None = None
     """Environment variable with the bearer token of the servers."""
     arguments: dict[str, Any] = Field({})
-    """Keyword arguments of the class."""
+    """Keyword arguments of the class. With `tools`, `longest` is how many characters of a result the policy reads."""
     eval_arguments: dict[str, Any] = Field({})
     """Keyword arguments that evaluations override, for instance with a fixed opponent after self-play."""
     variables: tuple[str, ...] = ()
@@ -73,10 +82,14 @@ class EnvironmentConfig(Config):
 
     @model_validator(mode="after")
     def _one_place(self) -> EnvironmentConfig:
-        if (self.environment is None) == (not self.urls):
-            raise ValueError("give exactly one of environment (module:Class, hosted by this run) and urls (servers)")
+        if (self.environment is not None) + bool(self.tools) + bool(self.urls) != 1:
+            raise ValueError(
+                "give exactly one of environment (module:Class, hosted by this run), tools (functions), urls (servers)"
+            )
         if self.environment is not None and not is_piece(self.environment):
             raise ValueError(f"environment is {self.environment!r}; give module:Class")
+        if wrong := [name for name in self.tools if not is_piece(name)]:
+            raise ValueError(f"tools has {wrong[0]!r}; give module:function or module:Class")
         if self.urls and (self.arguments or self.eval_arguments):
             raise ValueError(
                 "arguments and eval_arguments are for an environment that this run hosts; servers set their own"
@@ -101,6 +114,18 @@ class EnvironmentConfig(Config):
         return self.model_copy(update={"arguments": self.arguments | self.eval_arguments})
 
     @property
+    def hosted(self) -> str | None:
+        """`module:Class` of the environment that this run hosts."""
+        return FUNCTION_TOOLS if self.tools else self.environment
+
+    @property
+    def hosted_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of the class that this run hosts."""
+        if not self.tools:
+            return self.arguments
+        return {"tools": list(self.tools), "seconds": CALLS_SHARE * self.turn_timeout_seconds, **self.arguments}
+
+    @property
     def is_replayed(self) -> bool:
         """Whether a recording replaces the environment, which is then neither imported nor called."""
         return self.recording is not None and self.recording.mode == "replay"
@@ -111,4 +136,4 @@ class EnvironmentConfig(Config):
 
     @property
     def shown(self) -> str:
-        return self.environment or ", ".join(self.urls)
+        return self.environment or ", ".join(self.tools or self.urls)

@@ -106,7 +106,7 @@ class WorkerServers:
 
 
 def factory_of(config: EnvironmentConfig) -> Factory:
-    return Factory(name=str(config.environment), arguments=config.arguments, variables=config.variables)
+    return Factory(name=str(config.hosted), arguments=config.hosted_arguments, variables=config.variables)
 
 
 def deadlines_of(config: EnvironmentConfig) -> Deadlines:

@@ -244,8 +244,8 @@ def check_players(recipe: Recipe) -> None:
     if (environment := recipe.environment) is not None:
         if environment.recording:
             check_recording(environment.recording)
-        if environment.environment is not None and not environment.is_replayed:
-            load_piece(environment.environment, "environment.environment")
+        if environment.hosted is not None and not environment.is_replayed:
+            load_piece(environment.hosted, "environment.environment")
         check_tool_format(environment.tool_format, "environment.tool_format")
     if recipe.agent is not None:
         load_piece(recipe.agent.program, "agent.program")

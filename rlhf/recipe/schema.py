@@ -157,10 +157,9 @@ class Recipe(Config):
         self._source_is_that_of_the_kind()
         self._environment_is_played()
         for key, dataset in self.data.sets.items():
-            if dataset.seeds and self.environment is None:
-                raise ValueError(
-                    f"{key}.seeds are questions of an environment, but the recipe has no environment; add one"
-                )
+            if dataset.seeds and (self.environment is None or self.environment.tools):
+                lacks = "no environment; add one" if self.environment is None else "only tools; give path or tasks"
+                raise ValueError(f"{key}.seeds are questions of an environment, but the recipe has {lacks}")
             if self.plays and self.reward.needs_answer and dataset.seeds:
                 raise ValueError(
                     f"reward.kind: {self.reward.kind} compares with an answer, which {key}.seeds lack; use "
@@ -185,8 +184,9 @@ class Recipe(Config):
         return self
 
     def _environment_is_played(self) -> None:
+        paid = any(scorer.kind == "environment" for scorer in self.reward.scorers.values())
         if self.environment is None and self.agent is None:
-            if any(scorer.kind == "environment" for scorer in self.reward.scorers.values()):
+            if paid:
                 raise ValueError(
                     "reward.kind is environment, but the recipe has neither environment nor agent; add one"
                 )
@@ -194,6 +194,11 @@ class Recipe(Config):
         if self.environment is not None and self.agent is not None:
             raise ValueError(
                 "the recipe has both environment and agent; an agent has its own environment, so remove one"
+            )
+        if paid and self.environment is not None and self.environment.tools:
+            raise ValueError(
+                "reward.kind is environment, but the functions of environment.tools give no rewards; use exact, "
+                "function or another kind"
             )
         given = "environment" if self.environment is not None else "agent"
         if not self.plays:

@@ -41,6 +41,8 @@ def test_a_recipe_with_an_environment_needs_little() -> None:
     [
         ({}, "give exactly one of environment (module:Class"),
         (CALCULATOR | {"urls": ["http://h:1"]}, "give exactly one of environment (module:Class"),
+        (CALCULATOR | {"tools": ["a:b"]}, "give exactly one of environment (module:Class"),
+        ({"tools": ["b"]}, "tools has 'b'; give module:function or module:Class"),
         ({"environment": "calculator"}, "environment is 'calculator'; give module:Class"),
         ({"urls": ["http://h:1"], "arguments": {"digits": 2}}, "arguments are for an environment that this run hosts"),
         ({"urls": ["http://h:1"], "servers": 2}, "servers is the number of servers that this run starts"),
@@ -62,6 +64,12 @@ def test_the_parts_of_a_recipe_agree_on_its_environment() -> None:
     )
     assert "reward.kind: exact compares with an answer, which data.train.seeds lack" in refusal(
         reward={"kind": "exact"}
+    )
+    assert "data.train.seeds are questions of an environment, but the recipe has only tools" in refusal(
+        {"tools": ["a:b"]}, reward={"kind": "regex", "pattern": "x"}
+    )
+    assert "the functions of environment.tools give no rewards; use exact" in refusal(
+        {"tools": ["a:b"]}, data={"train": {"path": "x"}}
     )
     assert "kind: sft plays no episodes" in refusal(kind="sft", reward={"kind": "exact"})
     assert "environment.servers is 2, but cluster.kind: local starts no processes" in refusal(

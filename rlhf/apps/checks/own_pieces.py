@@ -28,11 +28,11 @@ def import_own_pieces(recipe: Recipe) -> None:
             load_bound(name, f"run.loggers.{place}", {}, given=1)
     if recipe.model.loader is not None:
         load_piece(recipe.model.loader, "model.loader")
-    if environment is not None and environment.environment is not None and not environment.is_replayed:
-        for arguments in (environment.arguments, environment.for_evaluation.arguments):
-            load_bound(environment.environment, "environment.environment", arguments, given=0)
-        if inspect.isclass(made := load_piece(environment.environment, "environment.environment")):
-            check_methods(made, environment.environment, "environment.environment")
+    if environment is not None and environment.hosted is not None and not environment.is_replayed:
+        for one in (environment, environment.for_evaluation):
+            load_bound(environment.hosted, "environment.environment", one.hosted_arguments, given=0)
+        if inspect.isclass(made := load_piece(environment.hosted, "environment.environment")):
+            check_methods(made, environment.hosted, "environment.environment")
     if agent is not None:
         program = load_piece(agent.program, "agent.program")
         check_call(program, agent.program, "agent.program", agent.arguments, given=3)

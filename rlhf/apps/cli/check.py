@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from rlhf.chat.tool_format_names import AUTO
 from rlhf.cluster.roles import role_table
 from rlhf.data.config import HELD_OUT, DatasetConfig, EvaluationSetConfig
 from rlhf.env.config import EnvironmentConfig
+from rlhf.env.function_tools import found_tools
 from rlhf.models.config import ModelConfig
 from rlhf.models.model_files import GENERATION, parameters, tensor_shapes
 from rlhf.models.supported_families import measurements
@@ -223,7 +225,9 @@ def describe_environment(config: EnvironmentConfig) -> list[LabelledText]:
     place = "on servers that run already" if config.urls else f"{where}, {ISOLATED[config.isolation]}"
     if recording := config.recording:
         place = f"replayed from {recording.path}" if config.is_replayed else f"{place}, recorded in {recording.path}"
-    return [("environment", f"{config.shown}, {rules}"), ("it runs", place)]
+    offered = [one.tool for one in found_tools(config.tools)] if not config.is_replayed else []
+    tools = [f"{one.name}: {' '.join(one.description.split())} {json.dumps(one.parameters)}" for one in offered]
+    return [("environment", f"{config.shown}, {rules}"), *(("tool", told) for told in tools), ("it runs", place)]
 
 
 def describe_evaluation(name: str, config: EvaluationSetConfig, recipe: Recipe) -> str:

@@ -96,13 +96,15 @@ def response_statistics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def environment_statistics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """For episodes with an environment only: turns and malformed tool calls per episode, and the seconds that an
-    episode waited for its environment."""
+    """For episodes with an environment only: turns and malformed tool calls per episode, the seconds that an episode
+    waited for its environment, and the `tool_errors` that an environment counts in its info."""
     played = [trajectory for trajectory in trajectories if trajectory.conversation]
     if not played:
         return {}
     turns = [sum(len(segment.turns) for segment in trajectory.segments) for trajectory in played]
-    return {
+    ends = [trajectory.env_info[-1] for trajectory in played if trajectory.env_info]
+    errors = [float(end["tool_errors"]) for end in ends if "tool_errors" in end]
+    return ({"environment/tool_errors_mean": float(np.mean(errors))} if errors else {}) | {
         "environment/turns_mean": float(np.mean(turns)),
         "environment/malformed_calls_mean": float(np.mean([trajectory.malformed_calls for trajectory in played])),
         "environment/seconds_mean": float(np.mean([episode.timings.environment_seconds for episode in played])),

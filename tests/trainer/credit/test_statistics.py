@@ -101,6 +101,10 @@ def test_turns_and_malformed_calls_are_of_episodes_with_an_environment() -> None
     statistics = batch_statistics([group((played(3, 1), 1.0), (played(1, 0), 0.0))], version=0)
     assert statistics["environment/turns_mean"] == 2.0
     assert statistics["environment/malformed_calls_mean"] == 0.5
+    assert "environment/tool_errors_mean" not in statistics
+    counting = replace(played(1, 0), env_info=({"tool_errors": 0}, {"tool_errors": 3}))
+    counted = batch_statistics([group((counting, 1.0), (played(1, 0), 0.0))], version=0)
+    assert counted["environment/tool_errors_mean"] == 3.0
     assert not any(name.startswith("environment/") for name in batch_statistics([group((reply(1), 1.0))], version=0))
 
 
