@@ -12,7 +12,7 @@ from tests.end_to_end.running import train
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize("kind", ["reward", "environment", "agent"])
+@pytest.mark.parametrize("kind", ["reward", "environment", "tools", "agent"])
 def test_the_held_out_reward_of_a_project_rises(kind: str, tmp_path: Path, cache: Path) -> None:
     run_init(tmp_path / kind, kind)
     summary = train(tmp_path / "run", cache, recipe=tmp_path / kind / "recipe.yaml").summary

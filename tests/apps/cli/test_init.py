@@ -16,7 +16,10 @@ from tests.apps.cli.conftest import Command
 from tests.pace import scaled
 from tests.runs.made_run import made_run
 
-KINDS = {"reward": "my_reward", "environment": "my_environment", "agent": "my_agent", "preference": "pairs"}
+KINDS = {
+    "reward": "my_reward", "environment": "my_environment", "tools": "my_tools", "agent": "my_agent",
+    "preference": "pairs",
+}  # fmt: skip
 """Every kind, and what its test is of."""
 
 
@@ -108,7 +111,7 @@ def test_a_folder_that_cannot_name_a_run_is_refused(rlhf: Command, tmp_path: Pat
 def test_another_kind_is_refused_in_one_line(rlhf: Command, tmp_path: Path) -> None:
     ended = rlhf("init", "mine", "--kind", "every")
     assert (ended.returncode, list(tmp_path.iterdir())) == (2, [])
-    assert ended.stderr == "error: there is no kind 'every'; use one of agent, environment, preference, reward\n"
+    assert ended.stderr == "error: there is no kind 'every'; use one of agent, environment, preference, reward, tools\n"
 
 
 def test_what_is_there_is_not_overwritten(rlhf: Command, tmp_path: Path) -> None:
