@@ -48,7 +48,7 @@ def episodes(
     page "The run folder", and of --format jsonl. The worst replies of the last update, with the expected answers and
     the least likely tokens: --where "update = (select max(update) from episodes)" --order reward --limit 3 --text
     """
-    from rlhf.apps.reports.episode_text import TABLE_COLUMNS, episode_text, table_lines, token_text
+    from rlhf.apps.reports.episode_text import TABLE_COLUMNS, episode_text, played_by, table_lines, token_text
     from rlhf.runs.episode_export import as_recorded, batches_of, new_file, row_lines, write_parquet
     from rlhf.runs.episode_query import Question, ask, explaining_sql, open_episodes
 
@@ -75,7 +75,8 @@ def episodes(
         else:
             found = (row for batch in batches_of(answer) for row in batch.to_pylist(maps_as_pydicts="lossy"))
             rows = found if limit else _readable(found)
-            lines = map(partial(episode_text, text_of=token_text(run)), rows) if text else table_lines(list(rows))
+            whole = partial(episode_text, text_of=token_text(run), settings_of=played_by(run))
+            lines = map(whole, rows) if text else table_lines(list(rows))
         file.writelines(f"{line}\n".encode() for line in lines)
 
 

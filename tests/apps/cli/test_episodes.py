@@ -22,6 +22,12 @@ LATER = replace(
     PLAYED, ordinal=9, update=3, reward=0.75, reward_parts={"exact": 0.0}, response=HOSTILE, conversation=None
 )
 
+CUT = replace(
+    PLAYED, role="black", status="truncated", evaluation_set="held_out", generate_seconds=8.0,
+    turns=[{"segment": 0, "start": 1, "stop": 3, "reward": None, "terminated": False, "truncated": True}],
+)  # fmt: skip
+"""An episode of one turn of two tokens, which a limit cut off."""
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -85,7 +91,7 @@ def test_the_table_is_one_line_an_episode_and_inert(run: Path) -> None:
 def test_the_text_of_an_episode_says_what_was_said_and_why_and_what_was_unlikely(run: Path) -> None:
     told = asked(run, "--text", "--where", "update = 2").stdout
     assert told.splitlines() == [
-        "── update 2 · t/1 · sample 1 · trained · reward 0.1 (exact 1, format 0) · - tokens",
+        "── update 2 · t/1 · sample 1 · trained · ended by itself · reward 0.1 (exact 1, format 0) · - tokens",
         "[user] 6*7?",
         "[assistant] ",
         '  → add({"x": [1, {"y": null}]})',
@@ -94,6 +100,30 @@ def test_the_text_of_an_episode_says_what_was_said_and_why_and_what_was_unlikely
         "",
     ]
     assert "[assistant] \\x1b[2J\\u202ebad" in asked(run, "--text", "--where", "update = 3").stdout
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        ("sampling: {max_tokens: 2}", "cut off by sampling.max_tokens = 2"),
+        ("{sampling: {max_tokens: 9}, data: {eval: {max_tokens: 2}}}", "cut off by data.eval.max_tokens = 2"),
+        ("environment: {max_turns: 1}", "cut off by environment.max_turns = 1"),
+        ("environment: {max_turns: 2}", "cut off by another role or the environment or the end of the context"),
+        ("{agent: {program: mine}, environment: null}", "cut off by a limit of tokens, turns or time"),
+        ("rollout: {generate_timeout_seconds: 7.5}", "cut off by rollout.generate_timeout_seconds = 7.5"),
+        ("sampling: {max_tokens: 3}", "cut off by another role or the end of the context"),
+    ],
+)
+def test_the_text_of_an_episode_says_its_role_and_what_cut_it_off(tmp_path: Path, recipe: str, told: str) -> None:
+    """A run that went on with another recipe has the limits of both."""
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "until-000002.yaml").write_text(recipe)
+    (tmp_path / "recipe.yaml").write_text("sampling: {max_tokens: 1}")
+    written(tmp_path / "episodes", [replace(CUT, admitted_version=1), replace(CUT, ordinal=5, admitted_version=2)])
+    first, second = asked(tmp_path, "--text", "--order", "ordinal").stdout.split("\n\n")[:2]
+    assert f" · role black · trained · {told} · reward" in first
+    assert " · cut off by sampling.max_tokens = 1 · reward" in second
 
 
 def test_episodes_are_exported(run: Path, tmp_path: Path) -> None:
