@@ -33,6 +33,8 @@ class StoredRun:
     """The recipe's number of updates."""
     recipe: str
     """The resolved recipe as text."""
+    values: Mapping[str, Any]
+    """The same as values."""
     earlier_recipes: Sequence[tuple[int, str]] = ()
     """Those before a resume with another, in order, each with the last update that it made."""
     rows: tuple[MetricRow, ...]
@@ -97,14 +99,14 @@ def read_run(path: Path) -> StoredRun:
         raise DataError(f"{folder.recipe} is not the recipe of a run") from None
     except OSError as error:
         raise UserError(f"{folder.recipe} cannot be read ({error.strerror})") from None
-    return _with_records(folder, title, updates, text)
+    return _with_records(folder, title, updates, text, recipe)
 
 
 def read_again(run: StoredRun) -> StoredRun:
     """Reread metrics and summary. Raises as `read_run`, also once the folder is gone."""
     if not run.folder.recipe.is_file():
         raise UserError(f"{run.folder.path} was moved or deleted")
-    return _with_records(run.folder, run.name, run.updates, run.recipe)
+    return _with_records(run.folder, run.name, run.updates, run.recipe, run.values)
 
 
 def read_metrics(path: Path) -> tuple[MetricRow, ...]:
@@ -134,7 +136,7 @@ def is_written(folder: RunFolder) -> bool:
     return claim.machine != machine() or began(claim.pid) == claim.began
 
 
-def _with_records(folder: RunFolder, title: str, updates: int, recipe: str) -> StoredRun:
+def _with_records(folder: RunFolder, title: str, updates: int, recipe: str, values: Mapping[str, Any]) -> StoredRun:
     writing = is_written(folder)  # checked first: a run writes its summary before it gives the folder back
     rows, summary = read_metrics(folder.metrics), None if writing else _summary(folder.summary)
     return StoredRun(
@@ -142,6 +144,7 @@ def _with_records(folder: RunFolder, title: str, updates: int, recipe: str) -> S
         name=title,
         updates=updates,
         recipe=recipe,
+        values=values,
         earlier_recipes=[(last, file.read_text()) for last, file in folder.earlier_recipes],
         rows=rows,
         writing=writing,

@@ -1,4 +1,4 @@
-"""Take the pictures of the docs, of the runs `quickstart` and `tool_calculator` in a folder:
+"""Take the pictures of the docs, of a folder with the runs `quickstart`, `tools` and a sweep in `sweep-lr/`:
 
 .venv-ecosystem/browser/bin/python -m tests.browser.pictures runs
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from rlhf.apps.dashboard.app import dashboard_app
@@ -18,29 +19,35 @@ from tests.servers import running
 
 PICTURES = ROOT / "docs" / "pictures"
 WIDTH, HEIGHT = 1120, 700
+COLOURS = 128
+"""Of a picture: a third of the bytes."""
 
 
 def take(url: str, page: Watched) -> None:
     """Write every picture."""
-    quickstart, tools = {"run": "quickstart"}, {"run": "tool_calculator"}
+    quickstart, tools = {"run": "quickstart"}, {"run": "tools"}
 
     def save(name: str) -> None:
         page.settled().mouse.move(0, 0)
-        page.page.screenshot(path=PICTURES / f"{name}.png")
+        page.page.screenshot(path=(file := PICTURES / f"{name}.png"))
+        Image.open(file).convert("RGB").quantize(COLOURS).save(file, optimize=True)
 
+    page.open(url, "runs", sort="-held-out")
+    save("runs")
     page.open(url, "overview", **quickstart)
     save("overview")
-    page.open(url, "episodes", **tools, where="len(turns) > 1 AND reward = 1 AND update > 1", order="update")
+    page.open(url, "episodes", **tools, where="len(turns) = 2 AND reward = 1", order="sampled_tokens")
     page.page.locator("main tbody a").first.click()
     page.settled().get_by_label("Colour by").select_option("kind")
     page.settled().locator(".token:not(.unsampled)").first.click()
     page.page.set_viewport_size({"width": WIDTH, "height": 965})
-    page.page.locator("h2", has_text="Conversation").evaluate("one => scrollTo(0, one.offsetTop - 8)")
+    page.page.evaluate("scrollTo(0, 0)")
     save("episode")
     page.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     page.open(url, "timeline", **tools)
     save("timeline")
-    page.open(url, "compare", runs="quickstart|tool_calculator")
+    page.page.set_viewport_size({"width": WIDTH, "height": 980})
+    page.open(url, "compare", runs="|".join(f"sweep-lr/trial-{trial}" for trial in range(1, 9)))
     save("compare")
 
 

@@ -20,7 +20,7 @@ VIEWS = {
     "episodes": [{"run": "tools"}, {"run": "sft"}, {"run": "tools", "where": "nothing"}],
     "episode": [{"run": "tools", **AT, "colour": "kind"}, {"run": "selfplay", **AT, "colour": "advantage"}],
     "timeline": [{"run": "quickstart"}],
-    "compare": [{}, {"runs": "quickstart|ppo|tools"}],
+    "compare": [{}, *({"runs": "quickstart|ppo|tools", "part": part} for part in ("curves", "recipes", "episodes"))],
 }
 """Every view, with all that it can look like."""
 
@@ -55,7 +55,7 @@ def test_the_keyboard_alone_opens_an_episode_and_comes_back(page: Watched, url: 
 
     def go_to(name: str) -> None:
         """Tab to a link by its words, and follow it."""
-        for _ in range(60):
+        for _ in range(90):
             shown.keyboard.press("Tab")
             if shown.evaluate("document.activeElement.innerText") == name:
                 break

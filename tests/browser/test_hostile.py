@@ -78,7 +78,7 @@ def assert_inert(shown: Page) -> None:
     assert shown.evaluate(f"window.{MARK}") is None
     assert shown.title() != MARK
     made = shown.evaluate(
-        "[...document.querySelectorAll('main *')].map(one => one.tagName).filter(tag =>"
+        "[...document.querySelectorAll('main *:not(details.fold)')].map(one => one.tagName).filter(tag =>"
         " ['SCRIPT', 'IMG', 'IFRAME', 'OBJECT', 'STYLE', 'META', 'BASE', 'LINK', 'VIDEO', 'DETAILS', 'PLAINTEXT']"
         ".includes(tag))"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from playwright.sync_api import expect
 
 from rlhf.runs.jsonl import read_jsonl
 from tests.browser.runs import LATER
-from tests.browser.watched import Watched, cells, facts, number
+from tests.browser.watched import NONE, Watched, cells, facts, number
 
 RUNS = ("quickstart", *LATER)
 PLAYING = ("quickstart", "tools", "selfplay", "ppo")
@@ -28,19 +29,31 @@ def episodes_of(run: Path, view: str = "episodes") -> list[dict[str, Any]]:
     return [row for part in parts for row in pq.read_table(part).to_pylist(maps_as_pydicts="strict")]
 
 
-def about(value: float | None) -> Any:
+def about(value: float | None, rel: float = 1e-3) -> Any:
     """The same number in four digits."""
-    return None if value is None else pytest.approx(value, rel=1e-3)
+    return None if value is None else pytest.approx(value, rel=rel)
 
 
-def test_the_list_of_runs_has_their_last_rewards(page: Watched, url: str, runs: Path) -> None:
-    shown = {row["run"]: row for row in cells(page.open(url, "runs").locator("main table"))}
+def told(readout: str) -> float | None:
+    """The number of a chart, in three digits."""
+    return number(readout) / 100 if readout.endswith(" %") else number(readout)
+
+
+def test_the_list_of_runs_has_their_rewards(page: Watched, url: str, runs: Path) -> None:
+    shown = {row["run"]: row for row in cells(page.open(url, "runs").locator("#runs"))}
     assert set(shown) == set(RUNS)
     for run, row in shown.items():
         last = metrics_of(runs / run)[-1]
         assert row["updates"] == f"{last['update']} of {last['update']}"
-        assert number(row["reward"]) == about(last.get("reward/mean"))
-        assert row["outcome"] == "finished"
+        lessons = [last[name] for name in ("reward/mean", "pairs/accuracy", "sft/nll") if name in last]
+        assert number(row["training"]) == about(lessons[0], 5e-3)
+        assert row["status"] == "finished"
+        if "eval/reward" in last:
+            start, end = row["held-out"].split(" → ")
+            summary = json.loads((runs / run / "summary.json").read_text())
+            assert [number(start), number(end)] == [
+                about(summary[f"eval_reward_{at}"], 5e-3) for at in ("start", "end")
+            ]
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -48,14 +61,15 @@ def test_an_overview_has_the_last_number_of_every_metric(page: Watched, url: str
     rows = metrics_of(runs / run)
     last = {name: value for row in rows for name, value in row.items() if value is not None}
     charts = page.open(url, "overview", run=run).locator("[data-metric]")
-    texts = charts.evaluate_all("all => all.map(one => [one.dataset.metric, one.querySelector('p').innerText])")
-    shown = {name: number(words.split(" · ")[0]) for name, words in texts}
+    charts.evaluate_all("all => all.forEach(one => one.closest('details')?.setAttribute('open', ''))")
+    texts = charts.evaluate_all("all => all.map(one => [one.dataset.metric, one.querySelector('.readout').innerText])")
+    shown = {name: told(words) for name, words in texts}
     assert shown.keys() == {name for row in rows for name in row} - {"update", "time"}
     assert {name: value for name, value in shown.items() if value is not None} == {
-        name: about(value) for name, value in last.items() if name in shown
+        name: about(value, 5e-3) for name, value in last.items() if name in shown
     }
-    assert charts.locator("canvas").count() == len(texts)
-    assert page.page.locator("main pre").first.inner_text().strip() == (runs / run / "recipe.yaml").read_text().strip()
+    expect(charts.locator("canvas")).to_have_count(len(texts))
+    assert page.page.locator("#recipe pre").text_content().strip() == (runs / run / "recipe.yaml").read_text().strip()
 
 
 def test_the_pointer_on_a_curve_tells_its_numbers(page: Watched, url: str, runs: Path) -> None:
@@ -63,8 +77,13 @@ def test_the_pointer_on_a_curve_tells_its_numbers(page: Watched, url: str, runs:
     chart = page.open(url, "overview", run="quickstart").locator("[data-metric='reward/mean']")
     box = chart.locator(".u-over").bounding_box()
     chart.locator(".u-over").hover(position={"x": box["width"] / 2, "y": box["height"] / 2})
-    update, reward = chart.locator(".u-value").all_inner_texts()
-    assert number(reward) == about(rows[int(update) - 1]["reward/mean"])
+    update = int(chart.locator(".beside-readout").inner_text().removeprefix("at update "))
+    assert told(chart.locator(".readout").inner_text()) == about(rows[update - 1]["reward/mean"], 5e-3)
+    beside = page.page.locator("[data-metric='policy/entropy']")  # the same update on every chart
+    assert told(beside.locator(".readout").inner_text()) == about(rows[update - 1]["policy/entropy"], 5e-3)
+    chart.locator(".plot").focus()
+    chart.locator(".plot").press("ArrowRight")
+    expect(chart.locator(".beside-readout")).to_have_text(f"at update {update + 1}")
 
 
 @pytest.mark.parametrize("view", ["episodes", "evaluations"])
@@ -82,7 +101,7 @@ def test_the_table_of_episodes_has_their_records(page: Watched, url: str, runs: 
         assert row["task"] == record["task"]
         assert row["outcome"] == record["outcome"]
         for column in ("update", "sample", "reward", "advantage", "sampled_tokens"):
-            assert number(row[column]) == about(record[column]), column
+            assert number(row.get(column, NONE)) == about(record[column]), column
 
 
 @pytest.mark.parametrize("run", PLAYING)
@@ -168,29 +187,50 @@ def test_a_timeline_has_the_busy_seconds_of_the_spans(page: Watched, url: str, r
         expect(shown.get_by_role("heading", level=1)).to_have_text("Update 11")
 
 
-def test_two_runs_are_compared(page: Watched, url: str, runs: Path) -> None:
+def test_runs_are_compared_by_curves_recipes_and_episodes(page: Watched, url: str, runs: Path) -> None:
     shown = page.open(url, "compare", runs="quickstart")
+    shown.get_by_text("Choose runs").click()
     shown.get_by_label("ppo").check()
     expect(shown.locator("#ends tbody tr")).to_have_count(2)
+    expect(shown.locator("#curves h2")).to_have_text("eval/reward")
     shown.get_by_label("Metric").select_option("response/tokens_mean")
-    expect(shown.locator("#ends caption")).to_have_text("response/tokens_mean")
+    expect(shown.locator("#curves h2")).to_have_text("response/tokens_mean")
     for row in cells(shown.locator("#ends")):
         values = [one["response/tokens_mean"] for one in metrics_of(runs / row["run"])]
         assert [number(row[head]) for head in ("first", "last", "largest")] == [
             about(value) for value in (values[0], values[-1], max(values))
         ]
+    for over in ("samples", "tokens", "hours", "updates"):
+        shown.get_by_label("Over").select_option(over)
+        page.settled().locator("#curves .u-over").hover()
+        expect(shown.locator("#curves .readouts li").first).to_contain_text(over)
+        assert f"over={over}" in shown.url
+    shown.get_by_role("link", name="Recipes").click()
+    page.settled()
     differ = {row["key"]: (row["quickstart"], row["ppo"]) for row in cells(shown.locator("#recipes"))}
-    assert differ["trainer.updates"] == ("12 override", "3 override")
-    assert differ["trainer.algorithm"][1] == "ppo override"
+    assert differ["trainer.updates"] == ("12\noverride", "3\noverride")
+    assert differ["trainer.algorithm"][1] == "ppo\noverride"
     assert "trainer.optimizer.schedule" not in differ
-    expect(shown.locator("#parallel polyline")).to_have_count(2)
-    expect(shown.locator("#parallel")).to_contain_text("algorithm")
+    shown.get_by_role("navigation", name="Kinds of comparison").get_by_role("link", name="Episodes").click()
     record = episodes_of(runs / "ppo", "evaluations")[-1]
     shown.get_by_label("Problem").fill(record["task"])
     shown.get_by_role("button", name="Show").click()
     expect(shown.locator("#problem section section")).to_have_count(2)
     expect(shown.locator("#problem").get_by_text(record["response"]).last).to_be_visible()
-    for over in ("samples", "tokens", "hours", "updates"):
-        shown.get_by_label("Over").select_option(over)
-        expect(shown.locator("#curves .u-series").first).to_contain_text(over)
-        assert f"over={over}" in shown.url
+
+
+def test_runs_of_different_kinds_are_compared_by_what_several_have(page: Watched, url: str) -> None:
+    shown = page.open(url, "compare", runs="quickstart|ppo|dpo")
+    expect(shown.locator("#curves h2")).to_have_text("eval/reward")
+    assert "Not recorded by dpo." in shown.locator("main").inner_text()
+    assert shown.locator("#parallel").count() == 0
+    assert shown.locator(".charts h3").count() > 0
+
+
+def test_the_overview_has_what_was_said_at_the_last_evaluation(page: Watched, url: str, runs: Path) -> None:
+    records = [one for one in episodes_of(runs / "quickstart", "evaluations") if one["admitted_version"] == 12]
+    record = min(records, key=lambda one: one["ordinal"])
+    card = page.open(url, "overview", run="quickstart").locator("#samples article").first
+    expect(card).to_contain_text(record["prompt"][-1]["content"])
+    for words in (record["response"], f"expected {record['answer']}", f"reward {record['reward']:.0f}", "ended by"):
+        expect(card).to_contain_text(words)

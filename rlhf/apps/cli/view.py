@@ -49,5 +49,5 @@ def view(
     with bound(host, port) as listener:
         url = url_of(listener, tls=config.is_ssl).replace("//0.0.0.0:", f"//{gethostname()}:")
         opening = "" if token is None else f"/?token={f'${token_env}' if token_env else token}"
-        print(f"{len(found)} runs at {url}{opening}", flush=True)
+        print(f"{len(found)} {'run' if len(found) == 1 else 'runs'} at {url}{opening}", flush=True)
         server.run(sockets=[listener])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -12,15 +13,17 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from rlhf.apps.dashboard.episode_index import EpisodeIndex
+from rlhf.apps.dashboard.episode_index import EpisodeIndex, EpisodePlace
 from rlhf.apps.dashboard.marks import token_marks
+from rlhf.apps.reports.episode_text import played_by, why_ended
 from rlhf.config import load_yaml
 from rlhf.errors import UserError
-from rlhf.runs.alarms import alarms
+from rlhf.runs.alarms import alarms, series
 from rlhf.runs.episode_query import PART, ROW, Question
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.metric_catalogue import find_metric
+from rlhf.runs.overview import seconds_left
 from rlhf.runs.stored_run import StoredRun, read_metrics, read_run
 from rlhf.untrusted_text import replace_surrogates
 
@@ -28,8 +31,17 @@ LISTED = (
     "update", "admitted_version", "evaluation_set", "task", "ordinal", "sample", "role", "outcome", "status", "reward",
     "reward_parts", "advantage", "sampled_tokens", "failure_kind", "left(answer, 200) AS answer",
     "left(response, 400) AS response",
+    "left(coalesce(prompt[-1].content, list_filter(conversation, lambda said: said.role = 'user')[1].content), 400)"
+    " AS question",
 )  # fmt: skip
 """Columns of the table of episodes."""
+OF_THE_END = ("turns", "environment_seconds", "generate_seconds")
+"""Further columns that say why an episode ended."""
+HELD_OUT = re.compile(r"eval/(reward|.*/(avg@\d+|accuracy|nll))")
+LESSONS = ("reward/mean", "pairs/accuracy", "sft/nll")
+"""What is learnt, by the kind of the run."""
+DRAWN = 60
+"""Points of a small curve."""
 GROUP_KEY = ("ordinal", "admitted_version", "evaluation_set", "task")
 SPREAD = (
     "max(update) AS update", "count(*) AS episodes", "min(reward) AS lowest", "avg(reward) AS mean",
@@ -60,14 +72,47 @@ def card(name: str, folder: RunFolder) -> dict[str, Any]:
         run = read_run(folder.path)
     except UserError as error:
         return {"name": name, "error": str(error)}
-    last = run.rows[-1] if run.rows else {}
+    rows, curves = run.rows, run.curve_rows
+    first, last = (rows[0], rows[-1]) if rows else ({}, {})
+    names = dict.fromkeys(name for row in curves for name in row)
+    held_out = next(iter(sorted(filter(HELD_OUT.fullmatch, names), key="eval/reward".__ne__)), "")
+    evaluated = [value for _, value in series(curves, held_out) if value is not None]
+    lesson = next((one for one in LESSONS if one in names), "")
+    learnt = [value for _, value in series(rows, lesson)]
+    curve = learnt[:: max(1, len(learnt) // DRAWN)]
+    began = (first["time"] or 0) - (first.get("seconds/update") or 0) if first else folder.recipe.stat().st_mtime
+    ended = None if run.writing else last.get("time") or began
     return {
         "name": name,
         "updates": run.updates,
         "made": last.get("update", 0),
-        "reward": last.get("reward/mean"),
         "outcome": run.outcome,
+        "writing": run.writing,
+        "model": model_name(run.values.get("model") or {}),
+        "algorithm": algorithm_name(run.values),
+        "held_out": {"metric": held_out, "start": evaluated[0], "end": evaluated[-1]} if evaluated else None,
+        "lesson": {"metric": lesson, "end": learnt[-1], "curve": curve} if learnt else None,
+        "began": began,
+        "ended": ended,
+        "left": seconds_left(first, last, run.updates) if rows and run.writing else None,
     }
+
+
+def model_name(model: Mapping[str, Any]) -> str:
+    """Return a model's name in two or three words."""
+    shape = model.get("tiny") or {}
+    name = "/".join(str(model["path"]).split("/")[-2:]) if model.get("path") else f"tiny {shape.get('architecture')}"
+    return name + (" + LoRA" if model.get("lora") else "")
+
+
+def algorithm_name(recipe: Mapping[str, Any]) -> str:
+    """Return what a recipe trains with, in one word."""
+    kind, trainer = recipe.get("kind", "rl"), recipe["trainer"]
+    if kind == "preference":
+        return str(trainer["preference"]["loss"])
+    estimator = (trainer.get("advantage") or {}).get("estimator", "")
+    own = trainer.get("algorithm") or {"group_relative": "grpo"}.get(estimator, estimator)
+    return str(own if kind in ("rl", "offline") else kind).replace("_", " ")
 
 
 def overview(run: StoredRun) -> dict[str, Any]:
@@ -76,7 +121,6 @@ def overview(run: StoredRun) -> dict[str, Any]:
     names = dict.fromkeys(name for row in rows for name in row if name not in ("update", "time"))
     words = {
         "name": run.name,
-        "summary": run.summary,
         "outcome": run.outcome,
         "alarms": [{"sentence": alarm.sentence, "metric": alarm.metric} for alarm in alarms(run.rows)],
         "recipe": run.recipe_text,
@@ -110,21 +154,33 @@ def timeline(folder: RunFolder, update: int | None) -> dict[str, Any]:
     return {"update": made, "updates": max(ends), "start": start, "stop": stop, "spans": touching}
 
 
-def episodes_answer(index: EpisodeIndex, view: str, question: Question) -> dict[str, Any]:
+def episodes_answer(index: EpisodeIndex, view: str, question: Question, folder: RunFolder) -> dict[str, Any]:
     """Return the matching episodes, and their total number."""
     found = index.find(view, question)
-    return {"rows": [_finite(row) for row in index.rows(view, found.places, LISTED)], "total": found.total}
+    return {"rows": with_ends(index, view, found.places, folder), "total": found.total}
 
 
-def groups_answer(index: EpisodeIndex, view: str, question: Question) -> list[dict[str, Any]]:
+def with_ends(
+    index: EpisodeIndex, view: str, places: Sequence[EpisodePlace], folder: RunFolder
+) -> list[dict[str, Any]]:
+    """Return the entries of episodes in a table, each with why it ended."""
+    settings_of = played_by(folder.path)
+    rows = index.rows(view, places, (*LISTED, *OF_THE_END))
+    return [
+        {name: value for name, value in _finite(row).items() if name not in OF_THE_END}
+        | {"ended": why_ended(row, settings_of(row))}
+        for row in rows
+    ]
+
+
+def groups_answer(index: EpisodeIndex, view: str, question: Question, folder: RunFolder) -> list[dict[str, Any]]:
     """Return groups of the episodes that match, each with the spread of its rewards and with its own episodes."""
     where = f"({question.where}\n) AND {COMPARED}" if question.where else COMPARED
     groups = index.summed(view, SPREAD, GROUP_KEY, replace(question, where=where))
     places = [(place["part"], place["row"]) for group in groups for place in group.pop("places")]
-    episodes = iter(index.rows(view, places, LISTED))
+    episodes = iter(with_ends(index, view, places, folder))
     return [
-        {name: _finite(value) for name, value in group.items()}
-        | {"rows": [_finite(row) for row in islice(episodes, group["episodes"])]}
+        {name: _finite(value) for name, value in group.items()} | {"rows": list(islice(episodes, group["episodes"]))}
         for group in groups
     ]
 
@@ -134,13 +190,13 @@ def episode_answer(index: EpisodeIndex, key: EpisodeKey, folder: RunFolder) -> d
     group = f"ordinal = {key.ordinal} AND admitted_version = {key.version}"
     if key.evaluation_set:
         group += " AND evaluation_set = '{}'".format(key.evaluation_set.replace("'", "''"))
-    siblings = index.rows(key.view, index.find(key.view, Question(where=group, order="sample")).places, LISTED)
+    places = index.find(key.view, Question(where=group, order="sample")).places
     one = Question(where=f"{group} AND sample = {key.sample}", limit=1)
     if not (rows := index.rows(key.view, index.find(key.view, one).places)):
         raise UserError(f"there is no such episode: {asdict(key)}")
     return {
-        "episode": _finite(rows[0]),
-        "siblings": [_finite(row) for row in siblings],
+        "episode": _finite(rows[0]) | {"ended": why_ended(rows[0], played_by(folder.path)(rows[0]))},
+        "siblings": with_ends(index, key.view, places, folder),
         "marks": token_marks(rows[0], load_yaml(folder.recipe.read_text())["trainer"]),
         **token_texts(folder.tokenizer / "tokenizer.json", rows[0]["token_ids"] or ()),
     }

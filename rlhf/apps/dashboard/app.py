@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from fastapi.staticfiles import StaticFiles
 
 from rlhf.apps.dashboard.answers import (
     EpisodeKey,
-    card,
     episode_answer,
     episodes_answer,
     groups_answer,
@@ -22,12 +21,11 @@ from rlhf.apps.dashboard.answers import (
     timeline,
 )
 from rlhf.apps.dashboard.export import ExportForm, exported
-from rlhf.apps.dashboard.library import Library
+from rlhf.apps.dashboard.library import Library, records_state
 from rlhf.apps.dashboard.page_access import PageAccess, start_page
 from rlhf.apps.dashboard.system import system
 from rlhf.errors import UserError
 from rlhf.http.binding import LOOPBACK, Access
-from rlhf.runs.episode_parts import parts_in
 from rlhf.runs.episode_query import Question
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.stored_run import read_run
@@ -72,7 +70,11 @@ def dashboard_app(
 
     @app.get("/api/runs")
     def runs() -> list[dict[str, Any]]:
-        return [card(name, library.folder(name)) for name in library.runs]
+        return [library.card(name) for name in library.runs]
+
+    @app.get("/api/run")
+    def facts(run: str) -> dict[str, Any]:
+        return library.card(run)
 
     @app.get("/api/overview")
     def of_run(run: str) -> dict[str, Any]:
@@ -87,8 +89,9 @@ def dashboard_app(
         return timeline(library.folder(run), update)
 
     @app.get("/api/live")
-    def live(run: str) -> StreamingResponse:
-        return StreamingResponse(live_events(library.folder(run), ended), media_type="text/event-stream")
+    def live(run: str = "") -> StreamingResponse:
+        folders = (lambda: [library.folder(run)]) if run else (lambda: list(map(library.folder, library.runs)))
+        return StreamingResponse(live_events(folders, ended), media_type="text/event-stream")
 
     _serve_episodes(app, library)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
@@ -101,14 +104,14 @@ def _serve_episodes(app: FastAPI, library: Library) -> None:
         run: str, view: str = "episodes", where: str = "", order: str = "", limit: int = 100
     ) -> dict[str, Any]:
         question = Question(where=where or None, order=order or None, limit=min(max(limit, 1), MOST_ROWS))
-        return episodes_answer(library.episodes(run), view, question)
+        return episodes_answer(library.episodes(run), view, question, library.folder(run))
 
     @app.get("/api/groups")
     def of_groups(
         run: str, view: str = "episodes", where: str = "", order: str = "", limit: int = 10
     ) -> list[dict[str, Any]]:
         question = Question(where=where or None, order=order or None, limit=min(max(limit, 1), MOST_GROUPS))
-        return groups_answer(library.episodes(run), view, question)
+        return groups_answer(library.episodes(run), view, question, library.folder(run))
 
     @app.get("/api/export")
     def of_selection(run: str, form: ExportForm, view: str = "episodes", where: str = "") -> StreamingResponse:
@@ -122,20 +125,15 @@ def _serve_episodes(app: FastAPI, library: Library) -> None:
         return episode_answer(library.episodes(run), key, library.folder(run))
 
 
-async def live_events(folder: RunFolder, ended: Callable[[], bool]) -> AsyncIterator[str]:
-    """Yield a server-sent event now, and whenever the records of a run have grown."""
+async def live_events(folders: Callable[[], Sequence[RunFolder]], ended: Callable[[], bool]) -> AsyncIterator[str]:
+    """Yield a server-sent event now, and whenever there are other runs or their records have grown."""
     told = None
     while not ended():
-        state = await asyncio.to_thread(_state, folder)
+        state = await asyncio.to_thread(lambda: [records_state(folder) for folder in folders()])
         if state != told:
             told = state
             yield f"data: {json.dumps(state)}\n\n"
         await asyncio.sleep(LOOK_SECONDS)
-
-
-def _state(folder: RunFolder) -> list[int]:
-    sizes = [file.stat().st_size if file.exists() else 0 for file in (folder.metrics, folder.summary)]
-    return [*sizes, *(len(parts_in(parts)) for parts in (folder.episodes, folder.evaluations))]
 
 
 def refusal(status: int, why: str) -> Mapping[str, Any]:

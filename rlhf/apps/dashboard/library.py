@@ -7,10 +7,13 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+from rlhf.apps.dashboard.answers import card
 from rlhf.apps.dashboard.episode_index import EpisodeIndex
 from rlhf.errors import UserError
 from rlhf.runs.folder import RunFolder
+from rlhf.runs.stored_run import is_written
 
 LOG = logging.getLogger(__name__)
 MOST_INDICES = 4
@@ -26,6 +29,7 @@ class Library:
         self._runs, self._below = dict(runs), below
         self._lock = threading.Lock()
         self._indices: dict[str, EpisodeIndex] = {}
+        self._cards: dict[str, tuple[object, dict[str, Any]]] = {}
 
     @property
     def runs(self) -> Mapping[str, Path]:
@@ -39,6 +43,14 @@ class Library:
         if name not in self._runs and name not in self.runs:
             raise UserError(f"there is no run {name!r:.100} here")
         return RunFolder(self._runs[name])
+
+    def card(self, name: str) -> dict[str, Any]:
+        """Return a run's entry in the list of runs, which is read again only if its records have changed."""
+        folder = self.folder(name)
+        state = records_state(folder)
+        if self._cards.get(name, (None,))[0] != state:
+            self._cards[name] = (state, card(name, folder))
+        return self._cards[name][1]
 
     def episodes(self, name: str) -> EpisodeIndex:
         """Return the episodes of a run, with the parts that exist now."""
@@ -65,6 +77,13 @@ def find_runs(paths: Iterable[Path]) -> dict[str, Path]:
             name = str(folder.relative_to(path)) if folder != path else folder.resolve().name
             found[name if name not in found else str(folder.resolve())] = folder
     return found
+
+
+def records_state(folder: RunFolder) -> tuple[object, ...]:
+    """Return what is another once the records of a run have changed, or its process has ended."""
+    paths = (folder.recipe, folder.metrics, folder.summary, folder.episodes, folder.evaluations)
+    times = [(path.stat().st_size, path.stat().st_mtime_ns) if path.exists() else None for path in paths]
+    return str(folder.path), is_written(folder), *times
 
 
 def is_run(path: Path) -> bool:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,23 +18,25 @@ from starlette.testclient import TestClient
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from rlhf.apps.dashboard.answers import algorithm_name
 from rlhf.apps.dashboard.app import STATIC, dashboard_app, live_events
 from rlhf.apps.dashboard.library import Library, find_runs
 from rlhf.runs.episode_parts import read_episodes, write_part
-from rlhf.runs.folder import RunFolder
 from rlhf.runs.records import EpisodeOutcome, as_row
 from tests.runs.test_episode_parts import FAILED, PLAYED, written
 
 SCRIPT = "<script>alert(1)</script>"
 ENDED = "its process ended without a summary"
 ROWS = [
-    {"update": 1, "time": 1.5, "reward/mean": 0.25, "mine/own": None},
-    {"update": 2, "time": 2.5, "reward/mean": 0.5},
+    {"update": 1, "time": 1.5, "reward/mean": 0.25, "eval/reward": 0.25, "mine/own": None},
+    {"update": 2, "time": 2.5, "reward/mean": 0.5, "eval/reward": 0.75},
 ]
 
 RECIPE = """
 name: sorter
-trainer: {updates: 4, proximal_logprobs: behaviour, loss: {policy: cispo, clip_low: 0.1, clip_high: 0.28}}
+model: {path: /models/Qwen/Qwen3-8B, lora: {rank: 8}}
+trainer:
+  {algorithm: dr_grpo, updates: 4, proximal_logprobs: behaviour, loss: {policy: cispo, clip_low: 0.1, clip_high: 0.28}}
 """
 
 
@@ -63,14 +66,34 @@ def test_runs_are_listed_and_a_damaged_one_says_why(run: Path) -> None:
     (run.parent / "second" / "owner").mkdir(parents=True)
     (run.parent / "second" / "recipe.yaml").write_text("[")
     first, second = page.get("/api/runs").json()
-    assert first == {"name": "first", "updates": 4, "made": 2, "reward": 0.5, "outcome": ENDED}
+    assert first == page.get("/api/run", params={"run": "first"}).json()
+    assert first == {
+        "name": "first", "updates": 4, "made": 2, "outcome": ENDED, "writing": False, "model": "Qwen/Qwen3-8B + LoRA",
+        "algorithm": "dr grpo", "held_out": {"metric": "eval/reward", "start": 0.25, "end": 0.75}, "began": 1.5,
+        "lesson": {"metric": "reward/mean", "end": 0.5, "curve": [0.25, 0.5]}, "ended": 2.5, "left": None,
+    }  # fmt: skip
     assert second["error"].endswith("recipe.yaml is not the recipe of a run")
+    (run / "metrics.jsonl").write_text(json.dumps({"update": 1, "time": 1.5, "pairs/accuracy": 0.5}) + "\n")
+    assert page.get("/api/runs").json()[0]["lesson"]["metric"] == "pairs/accuracy"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        ({"kind": "preference", "trainer": {"preference": {"loss": "ipo"}}}, "ipo"),
+        ({"trainer": {"algorithm": None, "advantage": {"estimator": "group_relative"}}}, "grpo"),
+        ({"trainer": {"algorithm": None, "advantage": {"estimator": "mine:own"}}}, "mine:own"),
+        ({"kind": "reward_model", "trainer": {}}, "reward model"),
+    ],
+)
+def test_a_run_is_named_by_what_it_trains_with(recipe: dict[str, Any], told: str) -> None:
+    assert algorithm_name(recipe) == told
 
 
 def test_an_overview_has_the_numbers_of_the_records_and_their_meaning(run: Path) -> None:
     found = page_of(run).get("/api/overview", params={"run": "first"}).json()
     assert (found["name"], found["update"], found["time"]) == ("sorter", [1, 2], [1.5, 2.5])
-    assert (found["summary"], found["outcome"]) == (None, ENDED)
+    assert found["outcome"] == ENDED
     reward = found["metrics"]["reward/mean"]
     assert (reward["values"], reward["meaning"]) == ([0.25, 0.5], "mean reward of the trained episodes")
     assert found["metrics"]["mine/own"] == {"values": [None, None]}
@@ -100,6 +123,7 @@ def test_an_episode_has_its_tokens_as_text_and_its_group(run: Path) -> None:
     assert found["episode"]["behaviour_logprobs"] == [None, pytest.approx(-1e-7), -20.125]
     assert found["episode"]["reward_parts"] == {"exact": 1.0, "format": 0.0}
     assert [one["sample"] for one in found["siblings"]] == [1, 2]
+    assert [one["ended"] for one in (found["episode"], *found["siblings"])] == ["ended by the model"] * 3
     evaluated = page_of(run).get("/api/episode", params=place | {"view": "evaluations", "set": "it's hard"}).json()
     assert evaluated["episode"]["evaluation_set"] == "it's hard"
 
@@ -167,15 +191,19 @@ def test_parts_that_come_later_are_found(run: Path) -> None:
     assert page.get("/api/episodes", params={"run": "first"}).json()["total"] == 4
 
 
-async def test_a_reader_is_told_when_the_records_grow(run: Path) -> None:
+async def test_a_reader_is_told_when_the_records_grow_and_of_new_runs(run: Path) -> None:
     ends: list[bool] = []
-    told = live_events(RunFolder(run), lambda: bool(ends))
-    first = await anext(told)
+    library = Library({}, [run.parent])
+    told = live_events(lambda: list(map(library.folder, library.runs)), lambda: bool(ends))
+    states = [await anext(told)]
     with (run / "metrics.jsonl").open("a") as metrics:
         metrics.write("{}\n")
-    second = await asyncio.wait_for(anext(told), 10)
-    assert first.startswith("data: [")
-    assert first != second
+    states.append(await asyncio.wait_for(anext(told), 10))
+    (run.parent / "second" / "owner").mkdir(parents=True)
+    (run.parent / "second" / "recipe.yaml").write_text(RECIPE)
+    states.append(await asyncio.wait_for(anext(told), 10))
+    assert all(state.startswith("data: [[") for state in states)
+    assert len(set(states)) == 3
     ends.append(True)
     assert [event async for event in told] == []
 

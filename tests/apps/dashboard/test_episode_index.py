@@ -84,6 +84,6 @@ def test_a_group_has_its_own_episodes_once_and_neither_second_uses_nor_the_basel
     written(tmp_path / "episodes", [PLAYED, other, beside, *again])
     index = EpisodeIndex(RunFolder(tmp_path), print)
     for question in (Question(), Question(where="reward >= 0 OR reward IS NULL -- all")):
-        (group,) = groups_answer(index, "episodes", question)
+        (group,) = groups_answer(index, "episodes", question, RunFolder(tmp_path))
         assert (group["episodes"], group["update"], group["highest"]) == (2, PLAYED.update, PLAYED.reward)
         assert [row["sample"] for row in group["rows"]] == [PLAYED.sample, 2]

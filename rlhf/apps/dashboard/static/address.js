@@ -14,6 +14,12 @@ export function go(view, given) {
   location.hash = address(view, given).slice(1);
 }
 
+// Another address for the view that is shown already.
+export function replace(view, given) {
+  history.replaceState(history.state, "", address(view, given));
+  document.getElementById("page").dataset.shown = location.hash;
+}
+
 // The answer never comes if the user has gone on to another address before it: it is for a view that is no longer wanted.
 export async function ask(path, given = {}) {
   const asked = location.hash;

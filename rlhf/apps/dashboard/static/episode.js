@@ -3,7 +3,7 @@
 import { address, ask, go } from "./address.js";
 import { placeOf, quoted } from "./episodes.js";
 import { sameTask } from "./groups.js";
-import { choice, h, heads, number, show, tell, visible } from "./dom.js";
+import { choice, h, heads, number, scroll, show, tell, visible } from "./dom.js";
 
 const KINDS = ["prompt", "action", "environment"];
 const KIND_COLOURS = ["transparent", "hsl(210 80% 55% / 0.3)", "hsl(40 80% 55% / 0.3)"];
@@ -44,7 +44,7 @@ export async function showEpisode(given) {
     turns(episode),
     tokens.length ? [
       h("h2", {}, "Tokens"),
-      segments.length > 1 ? tabs(given, segments, Number(segment)) : null,
+      segments.length > 1 ? contexts(given, segments, Number(segment)) : null,
       h("form", { onchange: ({ target }) => go("episode", { ...given, [target.name]: target.value }) },
         choice("colour", "Colour by", Object.keys(COLOURS), colour),
         choice("text", "Text", Object.keys(TEXTS), text)),
@@ -61,20 +61,26 @@ export async function showEpisode(given) {
 }
 
 function facts(episode) {
+  const kind = episode.reward === null ? "quiet" : episode.reward > 0.5 ? "good" : "bad";
+  const ended = episode.ended && h("span", { class: `pill ${episode.ended.startsWith("cut") ? "bad" : ""}`, id: "ended" }, episode.ended);
   const parts = Object.entries(episode.reward_parts ?? {}).map(([name, value]) => `${name} ${number(value)}`).join(", ");
   const told = {
-    update: number(episode.update), "sampled by version": number(episode.admitted_version), outcome: episode.outcome, status: episode.status,
+    outcome: episode.outcome, update: number(episode.update), "sampled by version": number(episode.admitted_version),
     reward: `${number(episode.reward)}${parts ? ` (${parts})` : ""}`, "reward detail": episode.reward_detail, answer: episode.answer,
     advantage: number(episode.advantage), tokens: number(episode.sampled_tokens), failure: episode.failure_kind, because: episode.failure_detail,
     role: episode.role, engine: episode.engine, "generate seconds": number(episode.generate_seconds),
   };
   const rows = Object.entries(told).filter(([, value]) => value !== null && value !== undefined && value !== "–");
-  return h("dl", { class: "facts" }, rows.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]).flat());
+  return [
+    h("p", { class: "now" }, h("span", { class: `pill ${kind}` }, `reward ${number(episode.reward)}`), ended),
+    h("dl", { class: "facts strip" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+  ];
 }
 
 function conversation(episode) {
   const said = episode.conversation ?? [...episode.prompt, { role: "assistant", content: episode.response ?? "" }];
-  return h("div", {}, said.map((message) => h("div", { class: "message" }, h("b", {}, message.role), h("pre", {}, message.content),
+  const kind = (role) => (["assistant", "tool", "system"].includes(role) ? role : "user");
+  return h("div", {}, said.map((message) => h("div", { class: `message ${kind(message.role)}` }, h("b", {}, message.role), h("pre", {}, message.content),
     (message.tool_calls ?? []).map((call) => h("pre", { class: "dim" }, `→ ${call.name}(${call.arguments})`)))));
 }
 
@@ -83,7 +89,7 @@ function turns({ turns, segment_lengths: lengths }) {
   const ended = (turn) => (turn.terminated ? "terminated" : turn.truncated ? "truncated" : "–");
   const row = (turn, index) => h("tr", {}, [index + 1, ...(lengths.length > 1 ? [turn.segment + 1] : []), turn.stop - turn.start, turn.reward].map((value) => h("td", { class: "number" }, number(value))), h("td", {}, ended(turn)));
   const numbers = ["turn", ...(lengths.length > 1 ? ["context"] : []), "tokens", "reward"];
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Turns" }, h("table", { id: "turns", class: "narrow" }, heads([...numbers, "end"], numbers), h("tbody", {}, turns.map(row))));
+  return scroll("Turns", h("table", { id: "turns", class: "narrow" }, heads([...numbers, "end"], numbers), h("tbody", {}, turns.map(row))));
 }
 
 function tokensOf(episode, { texts, special, marks }) {
@@ -171,7 +177,7 @@ async function copy(tokens) {
 }
 
 // Rewritten context begins a segment of its own.
-function tabs(given, segments, segment) {
+function contexts(given, segments, segment) {
   const tab = ([start, stop], index) => h("a", { href: address("episode", { ...given, segment: index }), "aria-current": index === segment ? "true" : null }, `Context ${index + 1}`, h("span", { class: "dim" }, ` ${stop - start} tokens`));
   return h("nav", { class: "tabs", "aria-label": "Contexts" }, segments.map(tab));
 }
@@ -179,8 +185,8 @@ function tabs(given, segments, segment) {
 function group(siblings, episode, run, view) {
   const row = (one) => h("tr", { "aria-current": one.sample === episode.sample ? "true" : null },
     h("td", {}, h("a", { href: address("episode", placeOf(one, run, view)) }, `sample ${one.sample}`)),
-    h("td", {}, one.outcome), h("td", { class: "number" }, number(one.reward)), h("td", { class: "text" }, one.response ?? one.failure_kind ?? "–"));
+    h("td", {}, one.outcome), h("td", { class: "number" }, number(one.reward)), h("td", {}, one.ended ?? "–"), h("td", { class: "text" }, one.response ?? one.failure_kind ?? "–"));
   const rewards = siblings.map((one) => one.reward).filter((reward) => reward !== null);
   const spread = rewards.length ? `reward ${number(Math.min(...rewards))} to ${number(Math.max(...rewards))}` : "no rewards";
-  return h("div", {}, h("p", { class: "dim" }, spread), h("div", { class: "scroll" }, h("table", { id: "group" }, heads(["episode", "outcome", "reward", "reply"], ["reward"]), h("tbody", {}, siblings.map(row)))));
+  return h("div", {}, h("p", { class: "dim" }, spread), scroll("Its group", h("table", { id: "group" }, heads(["episode", "outcome", "reward", "ended", "reply"], ["reward"]), h("tbody", {}, siblings.map(row)))));
 }

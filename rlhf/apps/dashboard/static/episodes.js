@@ -1,9 +1,12 @@
 // The table of episodes: filtered and sorted by DuckDB, every choice in the address.
 
 import { address, ask, go } from "./address.js";
-import { choice, h, number, show } from "./dom.js";
+import { choice, h, number, scroll, show } from "./dom.js";
 
-const COLUMNS = ["update", "task", "sample", "outcome", "reward", "advantage", "sampled_tokens", "answer", "response"];
+const COLUMNS = ["update", "task", "sample", "outcome", "reward", "advantage", "sampled_tokens", "question", "response", "answer", "ended"];
+const TEXTS = ["question", "response"];
+const SQL = { question: "prompt[-1].content", ended: "status" };
+const LAST = (view) => (view === "episodes" ? "update = (SELECT max(update) FROM episodes)" : "admitted_version = (SELECT max(admitted_version) FROM evaluations)");
 const NUMBERS = ["update", "sample", "reward", "advantage", "sampled_tokens"];
 const LIMITS = [100, 300, 1000];
 
@@ -19,17 +22,35 @@ export async function showEpisodes(given) {
     show(h("h1", {}, "Episodes"), filter, h("p", { class: "error", role: "alert" }, error.message));
     return;
   }
-  const sort = (column) => go("episodes", { ...given, order: order === `${column} DESC NULLS LAST` ? column : `${column} DESC NULLS LAST` });
-  const direction = (column) => (order === column ? "ascending" : order.startsWith(`${column} `) ? "descending" : "none");
-  const heads = COLUMNS.map((column) => h("th", { scope: "col", class: NUMBERS.includes(column) ? "number" : null, "aria-sort": direction(column) }, h("button", { type: "button", name: column, onclick: () => sort(column) }, column)));
+  const down = (column) => `${SQL[column] ?? column} DESC NULLS LAST`;
+  const sort = (column) => go("episodes", { ...given, order: order === down(column) ? (SQL[column] ?? column) : down(column) });
+  const direction = (column) => ({ [SQL[column] ?? column]: "ascending", [down(column)]: "descending" })[order] ?? "none";
+  const columns = COLUMNS.filter((column) => !found.rows.length || found.rows.some((row) => row[column] !== null) || column === "response");
+  const heads = columns.map((column) => h("th", { scope: "col", class: NUMBERS.includes(column) ? "number" : null, "aria-sort": direction(column) }, h("button", { type: "button", name: column, onclick: () => sort(column) }, column)));
   show(
     h("h1", {}, view === "episodes" ? "Episodes" : "Evaluations"),
+    shortcuts(run, view, where),
     filter,
-    h("p", { class: "dim", id: "count" }, `${number(found.total)} episodes${found.rows.length < found.total ? `, the first ${number(found.rows.length)} shown` : ""}`),
-    exports({ run, view, where: condition }),
-    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of episodes" },
-      h("table", {}, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, found.rows.map((row) => line(row, run, view))))),
+    h("div", { class: "title" },
+      h("p", { class: "dim", id: "count" }, `${number(found.total)} episodes${found.rows.length < found.total ? `, the first ${number(found.rows.length)} shown` : ""}`),
+      exports({ run, view, where: condition })),
+    scroll("Table of episodes", h("table", { class: "pinned" }, h("thead", {}, h("tr", {}, heads)), h("tbody", {}, found.rows.map((row) => line(row, columns, run, view))))),
   );
+}
+
+// What one looks for most often.
+function shortcuts(run, view, where) {
+  const kinds = {
+    All: "", "Of the last update": LAST(view), "Worst of the last update": `${LAST(view)} AND reward IS NOT NULL`, "Cut off": "status = 'truncated'",
+    Failed: "failure_kind IS NOT NULL",
+  };
+  const chip = ([words, condition]) => h("a", {
+    class: "chip", href: address("episodes", { run, view, where: condition, order: words.startsWith("Worst") ? "reward" : "" }),
+    "aria-current": where === condition ? "true" : null,
+  }, words);
+  const other = view === "episodes" ? "evaluations" : "episodes";
+  const to = h("a", { class: "chip", href: address("episodes", { run, view: other }) }, other === "episodes" ? "Training →" : "Evaluations →");
+  return h("div", { class: "chips" }, Object.entries(kinds).map(chip), to);
 }
 
 // Files of all episodes that match, not only of those shown.
@@ -42,15 +63,16 @@ export function placeOf(row, run, view) {
   return { run, view, ordinal: row.ordinal, sample: row.sample, version: row.admitted_version, set: row.evaluation_set };
 }
 
-function line(row, run, view) {
+function line(row, columns, run, view) {
   const to = address("episode", placeOf(row, run, view));
   const cell = (column) => {
     if (column === "task") return h("td", {}, h("a", { href: to }, row.task));
     if (column === "reward") return h("td", { class: "number", title: parts(row) }, number(row.reward));
     if (NUMBERS.includes(column)) return h("td", { class: "number" }, number(row[column]));
-    return h("td", { class: column === "response" ? "text" : null }, row[column] ?? row.failure_kind ?? "–");
+    if (TEXTS.includes(column)) return h("td", { class: "text" }, h("div", { class: "clamp" }, row[column] ?? (column === "response" ? row.failure_kind : null) ?? "–"));
+    return h("td", { class: column === "ended" ? "ended" : null }, row[column] ?? "–");
   };
-  return h("tr", {}, COLUMNS.map(cell));
+  return h("tr", {}, columns.map(cell));
 }
 
 function parts(row) {
@@ -64,7 +86,7 @@ function form({ run, view, where, order, text, limit }) {
     go("episodes", { run, ...Object.fromEntries(new FormData(event.target)) });
   };
   return h("form", { onsubmit: submit },
-    choice("view", "of", ["episodes", "evaluations"], view),
+    choice("view", "From", ["episodes", "evaluations"], view),
     input("where", "Condition (SQL)", where, "reward < 0.5 AND update > 10", true),
     input("text", "Reply matches (regular expression)", text, "", false),
     input("order", "Order (SQL)", order, "reward, update DESC", false),

@@ -19,8 +19,10 @@ export function afterMove({ oldURL }) {
 
 export function restore(selector, moved) {
   const found = selector && document.querySelector(selector);
-  if (found) found.focus({ preventScroll: !moved });
-  else if (moved) {
+  if (found) {
+    found.focus({ preventScroll: !moved });
+    if (found.type === "search") found.setSelectionRange(found.value.length, found.value.length);
+  } else if (moved) {
     document.getElementById("page").focus({ preventScroll: true });
     scrollTo(0, 0);
   }

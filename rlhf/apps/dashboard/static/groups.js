@@ -26,7 +26,7 @@ export async function showGroups(given) {
   show(
     h("h1", {}, "Groups"),
     filter,
-    h("p", { class: "dim", id: "count" }, `${found.length} groups shown: of each, the episodes that match.`),
+    h("p", { class: "dim", id: "count" }, `${found.length === 1 ? "1 group" : `${found.length} groups`}, of each the episodes that match`),
     found.map((one) => [h("h2", {}, title(one, run, view)), group(one, run, view)]).flat(),
   );
 }
@@ -34,8 +34,9 @@ export async function showGroups(given) {
 // The spread of a group's rewards, and its episodes beside each other.
 export function group(one, run, view, marked = null) {
   return h("section", { class: "group" },
+    one.rows[0]?.question ? h("div", { class: "clamp question" }, one.rows[0].question) : null,
     h("p", { class: "dim" }, spread(one), one.rows[0]?.answer ? ` · expected ${one.rows[0].answer}` : ""), dots(one),
-    h("div", { class: "beside", role: "region", "aria-label": `Episodes of ${one.task}`, tabindex: 0 }, one.rows.map((row) => card(row, run, view, row.sample === marked))));
+    h("div", { class: "beside", role: "region", "aria-label": `Episodes of ${one.task} in ${run}, version ${one.admitted_version}`, tabindex: 0 }, one.rows.map((row) => card(row, run, view, row.sample === marked))));
 }
 
 export function sameTask(task, run, view) {
@@ -62,7 +63,7 @@ function dots({ rows, lowest, highest }) {
 function card(row, run, view, marked) {
   return h("article", { class: "card", "aria-current": marked ? "true" : null },
     h("h3", {}, h("a", { href: address("episode", placeOf(row, run, view)) }, `sample ${row.sample}${row.role ? ` · ${row.role}` : ""}`)),
-    h("p", { class: "dim" }, `${row.outcome} · reward ${number(row.reward)} · ${number(row.sampled_tokens)} tokens`),
+    h("p", { class: "dim" }, [row.outcome, `reward ${number(row.reward)}`, `${number(row.sampled_tokens)} tokens`, row.ended?.startsWith("cut") && row.ended].filter(Boolean).join(" · ")),
     h("pre", {}, row.response ?? row.failure_kind ?? "–"));
 }
 
@@ -72,7 +73,7 @@ function form({ run, view, where, order, limit }) {
     go("groups", { run, ...Object.fromEntries(new FormData(event.target)) });
   };
   return h("form", { onsubmit: submit },
-    choice("view", "of", ["episodes", "evaluations"], view),
+    choice("view", "From", ["episodes", "evaluations"], view),
     h("label", { class: "wide" }, "Condition (SQL)", h("input", { name: "where", value: where, placeholder: "update = 10", spellcheck: "false" })),
     choice("order", "Order", Object.keys(ORDERS), order),
     choice("limit", "Groups", LIMITS, limit),

@@ -1,77 +1,90 @@
-// Shows the view that the address names, and follows a run that goes on.
+// Shows the view that the address names, and follows runs that go on.
 
-import { address, ask, read } from "./address.js";
+import { ask, read } from "./address.js";
 import { showCompare } from "./compare.js";
-import { h, heads, number, show } from "./dom.js";
+import { h, show } from "./dom.js";
 import { showEpisode } from "./episode.js";
 import { showEpisodes } from "./episodes.js";
 import { afterMove, focused, restore } from "./focus.js";
+import { showFrame } from "./frame.js";
 import { showGroups } from "./groups.js";
-import { showOverview } from "./overview.js";
+import { showOverview, updateOverview } from "./overview.js";
+import { showRuns } from "./runs.js";
 import { showSystem } from "./system.js";
 import { showTimeline } from "./timeline.js";
 
-const VIEWS = { runs: showRuns, compare: showCompare, overview: showOverview, episodes: showEpisodes, episode: showEpisode, groups: showGroups, timeline: showTimeline, system: showSystem };
-const LIVE = ["runs", "overview"];
+const VIEWS = {
+  runs: showRuns, compare: showCompare, overview: showOverview, episodes: showEpisodes, episode: showEpisode,
+  groups: showGroups, timeline: showTimeline, system: showSystem,
+};
+const LIVE = ["runs", "overview", "compare"];
 const CHARTS = ["overview", "compare"];
+const BUSY = ".plot:hover, .plot:focus, input[name=task]:focus";
+const AGAIN = 2000;
 let stream = null;
+let waiting = 0;
 
 async function render(held, moved = false) {
   const { view, given } = read();
-  follow(given.run);
-  navigation(view, given.run);
+  follow(given.run ?? "");
   document.title = given.run ? `${given.run} · ${view}` : "rlhf";
+  const frame = showFrame(view, given);
   try {
     await (VIEWS[view] ?? showRuns)(given);
   } catch (error) {
     show(h("p", { class: "error", role: "alert" }, error.message));
   }
+  await frame;
   document.getElementById("page").dataset.shown = location.hash;
   restore(held, moved);
-}
-
-function navigation(view, run) {
-  const link = (to, words, given) => h("a", { href: address(to, given), "aria-current": view === to ? "page" : null }, words);
-  const links = [link("runs", "Runs", {}), link("compare", "Compare", run ? { runs: run } : {})];
-  if (run) links.push(link("overview", "Overview", { run }), link("episodes", "Episodes", { run }), link("groups", "Groups", { run }), link("timeline", "Timeline", { run }), link("system", "System", { run }));
-  if (run) links.push(h("span", { class: "dim" }, run));
-  document.getElementById("nav").replaceChildren(...links);
 }
 
 function follow(run) {
   if (stream?.run === run) return;
   stream?.source.close();
-  stream = null;
-  if (!run) return;
   const source = new EventSource(`/api/live?${new URLSearchParams({ run })}`);
   stream = { run, source };
   let first = true;
   source.onmessage = () => {
-    if (!first && LIVE.includes(read().view)) render(focused("href", "name"));
+    if (!first) later();
     first = false;
   };
 }
 
-async function showRuns() {
-  const runs = await ask("runs");
-  const row = (run) =>
-    h("tr", {},
-      h("td", {}, h("a", { href: address("overview", { run: run.name }) }, run.name)),
-      run.error ? h("td", { colspan: 3, class: "error" }, run.error) : [
-        h("td", { class: "number" }, `${run.made} of ${run.updates}`),
-        h("td", { class: "number" }, number(run.reward)),
-        h("td", {}, run.outcome),
-      ]);
-  const all = runs.length > 1 && h("p", {}, h("a", { href: address("compare", { runs: runs.map((run) => run.name).join("|") }) }, "Compare all"));
-  show(h("h1", {}, "Runs"), all, h("div", { class: "scroll" }, h("table", {}, heads(["run", "updates", "reward", "outcome"], ["updates", "reward"]), h("tbody", {}, runs.map(row)))));
+// Draw the view again with what the runs have done since. The charts of an overview only get their new numbers, and a
+// comparison waits while someone reads or writes in it.
+async function later() {
+  const { view, given } = read();
+  clearTimeout(waiting);
+  if (view === "compare" && document.querySelector(BUSY)) {
+    waiting = setTimeout(later, AGAIN);
+    return;
+  }
+  const updated = view === "overview" && updateOverview(await ask("overview", given));
+  const held = focused("href", "name");
+  if (LIVE.includes(view) && !updated) return render(held);
+  await showFrame(view, given);
+  restore(held);
+}
+
+function redraw() {
+  if (CHARTS.includes(read().view)) render(focused("href", "name"));
 }
 
 let width = innerWidth;
-function redraw() {
+addEventListener("resize", () => {
+  if (innerWidth === width) return;
   width = innerWidth;
-  if (CHARTS.includes(read().view)) render(focused("href", "name"));
-}
-addEventListener("resize", () => { if (innerWidth !== width) redraw(); });
+  redraw();
+});
+const switched = document.getElementById("theme");
+switched.value = theme.chosen ?? "";
+switched.addEventListener("change", () => {
+  if (switched.value) document.documentElement.dataset.theme = switched.value;
+  else delete document.documentElement.dataset.theme;
+  redraw();
+  localStorage.setItem("theme", switched.value);
+});
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 addEventListener("hashchange", (event) => render(afterMove(event), true));
 render(null);

@@ -1,66 +1,132 @@
-// The metrics of a run: alarms first, then a curve for each.
+// A run at a glance: what is wrong, what matters in large, what the model says, and then every metric, folded by kind.
 
-import { address, ask } from "./address.js";
-import { SCALES, axes } from "./charts.js";
-import { h, number, show } from "./dom.js";
+import { address, ask, go } from "./address.js";
+import { SMOOTHINGS, metricCard, plain } from "./charts.js";
+import { placeOf } from "./episodes.js";
+import { choice, fold, h, number, show } from "./dom.js";
+import { stateOf } from "./runs.js";
 
-const FIRST = [
-  "reward/mean", "eval/reward", "sft/nll", "pairs/loss", "pairs/accuracy", "policy/kl_reference", "policy/approx_kl", "policy/entropy", "response/tokens_mean",
-  "policy/clip_fraction_low", "policy/clip_fraction_high", "staleness/mean", "tokens/trained", "seconds/update",
-];
-const HEIGHT = 140;
+// The metrics that are shown in large, if a run has them, in other words than their names.
+const FIRST = {
+  "eval/reward": "Held-out reward",
+  "eval/held_out/accuracy": "Held-out accuracy",
+  "reward/mean": "Training reward",
+  "pairs/accuracy": "Training accuracy",
+  "sft/nll": "Loss of the demonstrations",
+  "pairs/loss": "Loss of the pairs",
+  "response/tokens_mean": "Reply length",
+  "response/truncated": "Replies cut off",
+  "policy/entropy": "Entropy",
+  "policy/kl_reference": "KL from the reference",
+  "policy/approx_kl": "KL of an update",
+  "policy/logprob_difference": "Engine and learner differ by",
+  "staleness/mean": "Off-policy by",
+  "critic/explained_variance": "Critic explains",
+};
+const SPEED = { title: "Tokens per second", entry: { meaning: "trained tokens per second of the whole update", unit: "tokens/s" } };
+const MOST_LARGE = 11;
+const SAMPLES = 4;
+const LAST = "outcome = 'evaluated' AND admitted_version = (SELECT max(admitted_version) FROM evaluations)";
+let live = { cards: [] };
 
-export async function showOverview({ run }) {
+export async function showOverview({ run, smooth = "none" }) {
   const found = await ask("overview", { run });
-  const names = Object.keys(found.metrics);
-  const ordered = [...FIRST.filter((name) => names.includes(name)), ...names.filter((name) => !FIRST.includes(name))];
-  const charts = ordered.map((name) => ({ name, metric: found.metrics[name], place: h("div") }));
+  const strength = SMOOTHINGS[smooth] ?? 0;
+  const { metrics, update } = found;
+  const card = (name, large) => metricCard({ name, title: large ? FIRST[name] : null, entry: metrics[name], large, smooth: strength }, update, metrics[name].values);
+  const first = Object.keys(FIRST).filter((name) => metrics[name]).slice(0, MOST_LARGE);
+  const large = first.map((name) => card(name, true));
+  if (speed(found)) large.push(metricCard({ ...SPEED, large: true, smooth: strength }, update, speed(found)));
+  const rest = Object.keys(metrics).filter((name) => !first.includes(name));
+  const folded = Map.groupBy(rest, (name) => name.split("/")[0]);
+  const groups = [...folded].map(([space, names]) => ({ space, cards: names.map((name) => card(name, false)) }));
+  const samples = h("section", { id: "samples", class: metrics["reward/mean"] ? "expected" : null });
+  live = { run, cards: [...large, ...groups.flatMap(({ cards }) => cards)] };
   show(
-    h("h1", {}, found.name),
-    state(found),
-    alarms(found.alarms),
-    names.includes("reward/mean") && h("p", {}, h("a", { href: address("episodes", { run, order: "reward", where: "update = (SELECT max(update) FROM episodes)" }) }, "The worst replies of the last update")),
-    h("h2", {}, "Metrics"),
-    h("div", { class: "charts" }, charts.map(chart)),
-    h("h2", {}, "Recipe"),
-    h("pre", {}, found.recipe),
-    Object.entries(found.code).flatMap(([module, text]) => [h("h2", {}, `${module}.py`), h("pre", {}, text)]),
+    h("h1", { class: "unseen" }, `Overview of ${found.name}`),
+    failure(found),
+    h("div", { class: "title" }, h("h2", {}, "What matters"), smoothing({ run, smooth })),
+    large.length ? alarms(found) : h("p", { class: "dim" }, stateOf(found).kind === "running" ? "It is starting: the first update is not made yet." : "It made no update."),
+    h("div", { class: "charts" }, large.map(({ element }) => element)),
+    samples,
+    groups.length ? h("h2", {}, "All metrics") : null,
+    groups.map(section),
+    h("h2", {}, "What it was made from"),
+    fold("Recipe", "every value and where it comes from", { id: "recipe" }, h("pre", {}, found.recipe)),
+    Object.entries(found.code).map(([module, text]) => fold(`${module}.py`, "as the run began with it", {}, h("pre", {}, text))),
   );
-  for (const { metric, place } of charts) draw(place, found.update, metric);
+  large.forEach((one) => one.draw());
+  fillSamples(samples, run, metrics).catch((error) => samples.replaceChildren(h("p", { class: "error" }, error.message)));
 }
 
-function state({ summary, outcome, update, updates }) {
-  const made = `${update.at(-1) ?? 0} of ${updates} updates`;
-  return h("p", { class: "dim" }, summary ? `${made} · ${outcome} · ${number(summary.samples)} samples · ${number(summary.wall_seconds)} s` : `${made} · ${outcome}`);
+// Give the charts that are shown their later numbers; false if the view must be drawn anew.
+export function updateOverview({ update, metrics, ...found }) {
+  const names = Object.keys(metrics);
+  const drawn = live.cards.filter(({ name }) => name);
+  if (!document.querySelector("[data-metric]") || drawn.length !== names.length || !drawn.every(({ name }) => metrics[name])) return false;
+  document.querySelector("#alarms").replaceWith(alarms(found));
+  for (const card of live.cards) card.update(update, card.name ? metrics[card.name].values : speed({ metrics }));
+  const samples = document.getElementById("samples");
+  fillSamples(samples, live.run, metrics).catch(() => {});
+  return stateOf(found).kind === "running";
 }
 
-function alarms(found) {
-  if (!found.length) return h("p", { class: "dim" }, "No alarm.");
-  return h("ul", { class: "alarms" }, found.map((alarm) => h("li", { class: "alarm" }, alarm.sentence)));
+function speed({ metrics }) {
+  const tokens = (metrics["tokens/trained"] ?? metrics["tokens/computed"])?.values;
+  const seconds = metrics["seconds/update"]?.values;
+  return tokens && seconds && tokens.map((count, index) => (seconds[index] ? (count ?? NaN) / seconds[index] : null)).map((value) => (Number.isFinite(value) ? value : null));
 }
 
-function chart({ name, metric, place }) {
-  const last = metric.values.findLast((value) => value !== null);
-  const bounded = [metric.low, metric.high].some((bound) => bound !== null && bound !== undefined);
-  const range = bounded ? `healthy: ${metric.low ?? ""} … ${metric.high ?? ""} ${metric.unit ?? ""}` : null;
-  const words = [number(last), plain(metric.meaning) ?? "a metric of your own", range].filter(Boolean).join(" · ");
-  return h("section", { class: "chart", "data-metric": name, title: plain(metric.remedy) }, h("h3", {}, name), h("p", {}, words), place);
-}
-
-// The words of the catalogue are Markdown, of which the page shows the text alone.
-function plain(words) {
-  return words?.replace(/\[([^\]]*)\]\([^)]*\)/g, "$1").replaceAll("`", "");
-}
-
-function draw(place, updates, metric) {
-  const style = getComputedStyle(document.body);
-  const options = {
-    width: place.clientWidth || 320, height: HEIGHT,
-    scales: SCALES,
-    legend: { show: true, live: true },
-    cursor: { drag: { x: true, y: false } },
-    axes: axes(true),
-    series: [{ label: "update" }, { label: "value", stroke: style.getPropertyValue("--link"), width: 1.5, spanGaps: true, points: { size: 4 }, value: (_, value) => number(value) }],
+function section({ space, cards }) {
+  const element = fold(space, cards.length === 1 ? "1 metric" : `${cards.length} metrics`, { class: "fold metrics", "data-space": space }, h("div", { class: "charts small" }, cards.map((one) => one.element)));
+  const draw = () => {
+    if (!element.open) return;
+    cards.splice(0).forEach((one) => one.draw());
   };
-  new uPlot(options, [updates, metric.values], place);
+  element.addEventListener("toggle", draw);
+  return element;
+}
+
+function smoothing({ run, smooth }) {
+  return h("form", { onchange: ({ target }) => go("overview", { run, smooth: target.value }) }, choice("smooth", "Smoothing", Object.keys(SMOOTHINGS), smooth));
+}
+
+function failure(found) {
+  const { word, kind, why } = stateOf(found);
+  return kind === "bad" ? h("div", { class: "notice bad", id: "failure" }, h("b", {}, `It ${word === "ended" ? "ended" : "failed"}: `), why) : null;
+}
+
+function alarms({ alarms: found, metrics }) {
+  if (!found.length) return h("p", { id: "alarms" }, h("span", { class: "pill good" }, "no alarm"), h("span", { class: "dim" }, " Every metric is in its healthy range."));
+  const to = ({ metric }) => () => {
+    const card = document.querySelector(`[data-metric="${CSS.escape(metric)}"]`);
+    card?.closest("details")?.setAttribute("open", "");
+    card?.scrollIntoView({ block: "center" });
+  };
+  const remedy = (alarm) => metrics?.[alarm.metric]?.remedy && h("span", { class: "dim" }, ` ${plain(metrics[alarm.metric].remedy)}`);
+  return h("ul", { class: "notice bad alarms", id: "alarms" }, found.map((alarm) => h("li", {}, h("button", { type: "button", class: "plain", onclick: to(alarm) }, alarm.sentence), remedy(alarm))));
+}
+
+// What the policy said at the last evaluation, the first problems of it, or in the last update where nothing was evaluated.
+async function fillSamples(place, run, metrics) {
+  if (!metrics["reward/mean"] && !metrics["eval/reward"]) return;
+  const links = (view, where) => h("span", {},
+    h("a", { href: address("episodes", { run, view, where, order: "reward" }) }, view === "episodes" ? "The worst replies of the last update" : "The worst of the evaluation"));
+  const lastUpdate = "update = (SELECT max(update) FROM episodes)";
+  const evaluated = await ask("episodes", { run, view: "evaluations", where: LAST, order: "evaluation_set, ordinal, sample", limit: SAMPLES });
+  const found = evaluated.rows.length ? evaluated : await ask("episodes", { run, where: lastUpdate, order: "ordinal, sample", limit: SAMPLES });
+  const [view, where] = evaluated.rows.length ? ["evaluations", LAST] : ["episodes", lastUpdate];
+  const title = view === "evaluations" ? `What it said at the last evaluation, after update ${number(found.rows[0].admitted_version)}` : "What it said in the last update";
+  place.replaceChildren(
+    h("div", { class: "title" }, h("h2", {}, title), evaluated.rows.length ? links(view, where) : null, links("episodes", lastUpdate)),
+    h("div", { class: "beside", role: "region", "aria-label": "Sampled replies", tabindex: 0 }, found.rows.map((row) => sample(row, run, view))));
+}
+
+function sample(row, run, view) {
+  const mark = row.reward === null ? "quiet" : row.reward > 0.5 ? "good" : "bad";
+  return h("article", { class: "card" },
+    h("p", { class: "now" }, h("span", { class: `pill ${mark}` }, `reward ${number(row.reward, 3)}`), h("a", { href: address("episode", placeOf(row, run, view)) }, row.task)),
+    row.question ? h("pre", { class: "dim" }, row.question) : null,
+    h("pre", {}, row.response ?? row.failure_kind ?? "–"),
+    h("p", { class: "about" }, [row.answer ? `expected ${row.answer}` : null, row.ended].filter(Boolean).join(" · ")));
 }

@@ -4,20 +4,20 @@ import { h, number, svg } from "./dom.js";
 
 const [WIDTH, HEIGHT, TOP, SIDE] = [1000, 260, 40, 90];
 const LOGARITHMIC = 20;
-const NOT_SEARCHED = ["name", "run.dir"];
 
 export function parallel(runs, recipes, keys, metric, ends, colours) {
-  const searched = keys.filter((key) => !NOT_SEARCHED.includes(key)).map((key) => axis(key, recipes.map((recipe) => recipe.get(key)?.value)));
-  if (!searched.length || runs.length < 2) return null;
-  const axes = [...searched, axis(metric, ends)];
+  const axes = [...keys.map((key) => axis(key, recipes.map((recipe) => recipe.get(key)?.value))), axis(metric, ends)];
   const across = (place) => SIDE + (place * (WIDTH - 2 * SIDE)) / (axes.length - 1);
   const line = (run, index) => {
     const points = axes.map(({ heights }, place) => [across(place), heights[index]]).filter(([, height]) => height !== null);
-    return svg("polyline", { points: points.join(" "), fill: "none", stroke: colours[index % colours.length], "stroke-width": 1.5 }, svg("title", {}, `${run} · ${number(ends[index])}`));
+    return svg("polyline", { points: points.join(" "), fill: "none", stroke: colours[index % colours.length], "stroke-width": 2 }, svg("title", {}, `${run} · ${number(ends[index])}`));
   };
   const scale = ({ name, bottom, top }, place) => {
     const words = (y, text) => svg("text", { x: across(place), y, "text-anchor": "middle", fill: "currentColor", "font-size": 12 }, text);
-    return [svg("line", { x1: across(place), x2: across(place), y1: TOP, y2: HEIGHT - TOP, stroke: "currentColor", opacity: 0.3 }), words(TOP - 22, name.split(".").at(-1)), words(TOP - 6, top), words(HEIGHT - TOP + 16, bottom)];
+    return [
+      svg("line", { x1: across(place), x2: across(place), y1: TOP, y2: HEIGHT - TOP, stroke: "currentColor", opacity: 0.3 }),
+      words(TOP - 22, name.split(".").at(-1)), words(TOP - 6, top), words(HEIGHT - TOP + 16, bottom),
+    ];
   };
   const picture = svg("svg", { id: "parallel", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${runs.length} runs, a line each` }, ...axes.flatMap(scale), ...runs.map(line));
   return h("section", {}, h("h2", {}, "Values and what came of them"), picture);

@@ -2,7 +2,7 @@
 
 import { address, ask } from "./address.js";
 import { quoted } from "./episodes.js";
-import { h, number, show } from "./dom.js";
+import { h, number, show, table } from "./dom.js";
 
 export async function showSystem({ run }) {
   const found = await ask("system", { run });
@@ -45,13 +45,6 @@ function failure(row, run) {
   const where = `failure_kind = ${quoted(row.failure_kind)} AND outcome = ${quoted(row.outcome)}`;
   const link = h("a", { href: address("episodes", { run, where, order: "admitted_version DESC" }) }, row.failure_kind);
   return [link, row.outcome, row.episodes, row.last_update ?? row.last_version];
-}
-
-function table(id, heads, rows) {
-  const cell = (value) => h("td", { class: typeof value === "number" || value === null ? "number" : null }, value instanceof Node ? value : number(value));
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": id }, h("table", { id },
-    h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cell))))));
 }
 
 function nothing(words) {
