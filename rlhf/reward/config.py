@@ -103,6 +103,9 @@ class ScorerConfig(Config):
     reads no reward (kind: distill)."""
     tags: tuple[str, ...] = Field(("think", "answer"), min_length=1)
     """Names of the blocks that make up a reply of kind `format`, in order; each must occur once and not be empty."""
+    text_after: bool = False
+    """Kind `format`: the reply goes on after the last block, with text that is not blank. With `tags: [think]` this is
+    the form of R1 and Qwen3: `<think>…</think>`, then the answer in prose."""
     pattern: str | None = None
     """Regular expression of kind `regex`."""
     function: str | None = None

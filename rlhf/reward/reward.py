@@ -192,7 +192,7 @@ def _scorer(config: ScorerConfig, log: Path | None, model: LiveReward | None, ou
         return Reward(name, _pool(config, str(config.function), log), lambda task: task.row, needs_answer=False)
     quick = QUICK.get(config.kind)
     scorer = QuickScorer(quick) if quick else _pool(config, IN_WORKERS[config.kind], log, RULE_BYTES)
-    row = {"pattern": config.pattern, "tags": config.tags}
+    row = {"pattern": config.pattern, "tags": config.tags, "text_after": config.text_after}
     return Reward(config.kind, scorer, lambda task: row | {"answer": task.answer}, config.needs_answer)
 
 

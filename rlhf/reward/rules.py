@@ -43,7 +43,8 @@ def regex(response: str, row: Mapping[str, Any]) -> float:
 
 def tagged_blocks(response: str, row: Mapping[str, Any]) -> float:
     """1 when the reply consists of one block `<tag>…</tag>` for each of `row["tags"]`, in order, none empty, and
-    whitespace; else 0. A tag within a block counts as a second one, so that it hides no answer. Linear."""
+    whitespace, and after them text if `row["text_after"]`; else 0. A tag within a block counts as a second one, so that
+    it hides no answer. Linear."""
     rest = response.strip()
     for tag in row["tags"]:
         opening, closing = f"<{tag}>", f"</{tag}>"
@@ -57,4 +58,4 @@ def tagged_blocks(response: str, row: Mapping[str, Any]) -> float:
         ):
             return 0.0
         rest = rest.lstrip()
-    return float(not rest)
+    return float(bool(rest) == row["text_after"])

@@ -13,7 +13,7 @@ TAGS = ("think", "answer")
     "response", ["<think>a</think><answer>b</answer>", " <think>a < b </think>\n\n<answer>\n<b>b</b></answer>\n"]
 )
 def test_blocks_in_order_with_only_whitespace_beside_them_have_the_form(response: str) -> None:
-    assert tagged_blocks(response, {"tags": TAGS}) == 1.0
+    assert tagged_blocks(response, {"tags": TAGS, "text_after": False}) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,20 @@ def test_blocks_in_order_with_only_whitespace_beside_them_have_the_form(response
     ],
 )
 def test_everything_else_has_not(response: str) -> None:
-    assert tagged_blocks(response, {"tags": TAGS}) == 0.0
+    assert tagged_blocks(response, {"tags": TAGS, "text_after": False}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("response", "value"),
+    [
+        ("<think>2 + 2</think>\n\nIt is 4.", 1),
+        ("<think>2 + 2</think>\n", 0),
+        ("<think> </think>It is 4.", 0),
+        ("It is 4.", 0),
+        ("<think>2 + 2 is 4.", 0),
+        ("<think>a</think>4<think>b</think>5", 0),
+        ("so <think>a</think>4", 0),
+    ],
+)
+def test_prose_after_the_thinking_has_the_form_of_r1(response: str, value: float) -> None:
+    assert tagged_blocks(response, {"tags": ("think",), "text_after": True}) == value
