@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -40,6 +40,7 @@ class ScoreTotals:
     rows: int = 0
     errors: int = 0
     total: float = 0.0
+    parts: Counter[str] = field(default_factory=Counter)
     failures: FailureCounts = field(default_factory=FailureCounts)
     golds: GoldTotals = field(default_factory=GoldTotals)
 
@@ -48,6 +49,7 @@ class ScoreTotals:
         self.rows += 1
         if isinstance(score, Scored):
             self.total += score.value
+            self.parts.update(score.parts)
         else:
             self.errors += 1
             self.failures.add(score)
@@ -56,6 +58,8 @@ class ScoreTotals:
         """Return the totals in one line."""
         scored = self.rows - self.errors
         mean = f"mean reward {self.total / scored:.4f}" if scored else "no reward"
+        if len(self.parts) > 1:
+            mean += f" ({', '.join(f'{name} {total / scored:.4f}' for name, total in self.parts.items())})"
         often = f" (most often {self.failures.commonest})" if self.errors else ""
         return f"{self.rows} rows: {mean}, {self.errors} errors{often}, {self.rows / seconds:.0f} rows/s"
 
@@ -146,10 +150,12 @@ def _recorded(path: Path, settings: Recipe, gold: bool) -> Iterator[RecordedResp
 
 
 def scored_row(row: Row, outcome: Scored | Unscored) -> dict[str, Any]:
-    """Return the row with `reward` or `error`, without those of an earlier scoring."""
-    unscored = {key: value for key, value in row.items() if key not in ("reward", "error")}
+    """Return the row with `reward`, and `reward_parts` where there are several, or with `error`, without those of an
+    earlier scoring."""
+    unscored = {key: value for key, value in row.items() if key not in ("reward", "reward_parts", "error")}
     if isinstance(outcome, Scored):
-        return unscored | {"reward": outcome.value}
+        parts = {"reward_parts": dict(outcome.parts)} if len(outcome.parts) > 1 else {}
+        return unscored | {"reward": outcome.value} | parts
     return unscored | {"error": f"{outcome.kind}: {outcome.detail}"}
 
 

@@ -17,7 +17,16 @@ from tests.servers import running
 def test_rows_that_were_scored_before_lose_the_earlier_verdict():
     row = {"response": "4", "reward": 1.0, "error": "old"}
     assert scored_row(row, Unscored(kind="timeout", detail="killed")) == {"response": "4", "error": "timeout: killed"}
-    assert scored_row(row, Scored(value=0.5)) == {"response": "4", "reward": 0.5}
+    assert scored_row(row, Scored(value=0.5, parts={"exact": 0.5})) == {"response": "4", "reward": 0.5}
+
+
+def test_the_parts_of_a_combined_reward_are_shown():
+    score, tally = Scored(value=1.5, parts={"form": 1.0, "right": 0.5}), ScoreTotals()
+    row = scored_row({"response": "4"}, score)
+    assert row == {"response": "4", "reward": 1.5, "reward_parts": {"form": 1.0, "right": 0.5}}
+    assert scored_row(row, Unscored(kind="timeout")) == {"response": "4", "error": "timeout: "}
+    tally.add(score)
+    assert tally.summary(1.0).startswith("1 rows: mean reward 1.5000 (form 1.0000, right 0.5000), 0 errors")
 
 
 def test_a_reply_without_a_number_is_no_part_of_the_mean():
