@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import pickle
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,11 +16,11 @@ from typing import Any
 
 import cloudpickle
 
-from rlhf.config import merge
+from rlhf.config import flatten, merge
 from rlhf.data.config import EvaluationSetConfig, TrainingSetConfig
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import LoadedRecipe, recipe_from
-from rlhf.recipe.schema import Recipe
+from rlhf.recipe.schema import RUN_NAME, Recipe
 from rlhf.reward.config import combination
 
 KEPT_IN = Path("~/.cache/rlhf/python")
@@ -37,13 +38,16 @@ def recipe_from_python(*sections: Mapping[str, Any]) -> LoadedRecipe:
     """Validate the sections of a recipe; later ones win key by key. Raises `ConfigError`. Beyond what a recipe file
     allows, `model` may be the path, `reward` the kind, a function or a list of scorers, `data` the training set; a data
     set may be rows (a list of mappings, a `datasets.Dataset`) or the path of a file; and any `module:function` may be
-    the function or class itself.
+    the function or class itself. Without a name the run has that of its folder.
     """
     values, _ = merge(*(("python", _written_out(section)) for section in sections), kind=Recipe)
     pieces = _Pieces()
     named = pieces.named(values)
     if pieces.folders:
         named["python_path"] = [*named.get("python_path", ()), *dict.fromkeys(pieces.folders)]
+    folder = Path(str(dict(flatten(named)).get("run.dir", ""))).name
+    if re.fullmatch(RUN_NAME, folder):
+        named.setdefault("name", folder)
     return recipe_from(named)
 
 

@@ -56,6 +56,11 @@ def test_the_same_rows_are_the_same_file(kept: Path) -> None:
     assert file.name.startswith("data.train_"), "errors about a row name its file"
 
 
+def test_a_run_without_a_name_has_that_of_its_folder() -> None:
+    assert (made().name, made(run={"dir": "runs/six"}).name) == ("run", "six")
+    assert made(name="seven", run={"dir": "runs/six"}).name == "seven"
+
+
 def test_short_forms_are_those_of_a_recipe() -> None:
     short = {"model": "some/model", "data": "rows.jsonl", "reward": "math", "trainer.updates": 3}
     recipe = recipe_from_python(short).recipe
