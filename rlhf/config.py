@@ -58,6 +58,9 @@ class PlainLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         first: dict[tuple[str, str], yaml.Node] = {}
         for key, _ in node.value:
+            if isinstance(key, yaml.MappingNode):
+                given = "a mapping cannot be a key; put quotes around a text that begins with {{"
+                raise yaml.constructor.ConstructorError(problem=given, problem_mark=key.start_mark)
             if isinstance(key, yaml.ScalarNode) and (one := first.setdefault((key.tag, key.value), key)) is not key:
                 given = f"the key {key.value!r} occurs twice, first on line {one.start_mark.line + 1}"
                 raise yaml.constructor.ConstructorError(problem=given, problem_mark=key.start_mark)
@@ -125,12 +128,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """Split `a.b=value` into its dotted key and its value, read as YAML: `1e-3`, `true`, `[1, 2]`, `null`."""
+    """Split `a.b=value` into its dotted key and its value, read as YAML: `1e-3`, `true`, `[1, 2]`, `null`. A template
+    that begins with `{{` is a text."""
     key, equals, raw = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"override {text!r} is not of the form key=value, for instance trainer.updates=10")
     try:
-        return key, load_yaml(raw)
+        return key, raw if raw.startswith("{{") else load_yaml(raw)
     except yaml.constructor.ConstructorError as error:
         raise ConfigError(f"override {text!r}: {error.problem}") from None
     except yaml.YAMLError:

@@ -37,9 +37,10 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
         for words in serving.renderer.told:
             tell(words)
         context = serving.facts.max_context_tokens if recipe.tasks_ask else None
-        problems = held_out_problems(recipe.data, loaded, serving.renderer.prompt_tokens, tell, context=context)
+        length, seed = serving.renderer.prompt_tokens, recipe.seed
+        problems = held_out_problems(recipe.data, loaded, length, tell, seed=seed, context=context)
         max_tokens = recipe.sampling.max_tokens
-        evaluator = serving.evaluator(recipe.data, problems, max_tokens=max_tokens, seed=recipe.seed)
+        evaluator = serving.evaluator(recipe.data, problems, max_tokens=max_tokens, seed=seed)
         assert evaluator is not None
         return await evaluator(version=0)
 

@@ -15,6 +15,7 @@ from rlhf.cluster.worker import Worker
 from rlhf.controller.build import learner_of, start_ranks
 from rlhf.controller.dataset_trainer import DatasetTrainer, DatasetUpdate
 from rlhf.data.config import DatasetConfig
+from rlhf.data.few_shot import with_shots
 from rlhf.data.overlap import check_overlap, questions_of_pairs
 from rlhf.data.preference import PreferencePair
 from rlhf.data.sources import load_pairs
@@ -83,6 +84,9 @@ async def start_preference(recipe: Recipe, workers: Sequence[Worker], model: str
         {key: questions_of_pairs(pairs) for key, pairs in train.items()},
         {name: questions_of_pairs(held_out[data.eval_key(name)]) for name in data.eval_sets},
         tell,
+    )
+    train, held_out = (
+        {key: with_shots(pairs, data, key, recipe.seed) for key, pairs in sets.items()} for sets in (train, held_out)
     )
     learner = learner_of(PreferenceLearner if recipe.kind == "preference" else RewardLearner, recipe, workers)
     facts = await start_ranks(learner, recipe, model, tell)

@@ -105,8 +105,9 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
             view.message(words)
         length, tell = serving.renderer.prompt_tokens, view.message
         most = serving.facts.max_context_tokens if recipe.tasks_ask else None
-        tasks = await asyncio.to_thread(training_tasks, recipe.data, train, length, tell, context=most)
-        problems = await asyncio.to_thread(held_out_problems, recipe.data, held_out, length, tell, context=most)
+        data, seed = recipe.data, recipe.seed
+        tasks = await asyncio.to_thread(training_tasks, data, train, length, tell, seed=seed, context=most)
+        problems = await asyncio.to_thread(held_out_problems, data, held_out, length, tell, seed=seed, context=most)
         if opening := await serving.opening(recipe.seed, tasks[0][0]):
             view.message(opening)
         reached = context_reached(recipe, tasks, length, serving.facts.max_context_tokens)

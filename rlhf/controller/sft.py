@@ -15,6 +15,7 @@ from rlhf.cluster.worker import Worker
 from rlhf.controller.build import make_learner, start_ranks
 from rlhf.controller.dataset_trainer import DatasetTrainer, DatasetUpdate
 from rlhf.data.demonstrations import Demonstration
+from rlhf.data.few_shot import with_shots
 from rlhf.data.selection import doubtful, of_right_length
 from rlhf.data.sources import load_demonstrations
 from rlhf.data.tasks import Tell, mixed
@@ -84,14 +85,16 @@ def selected(
     context: int,
     tell: Tell,
 ) -> list[Demonstration]:
-    """Return the demonstrations whose prompts have the right length. Raises `DataError` for the first that is longer
-    than the context, and `ModelError` for one that the chat template cannot render."""
+    """Return the demonstrations, after the examples of their set, whose prompts have the right length. Raises
+    `DataError` for the first that is longer than the context, and `ModelError` for one that the chat template cannot
+    render."""
     arguments, render = recipe.data.chat_template_arguments, demonstration_renderer(recipe, tokenizer)
 
     def prompt_tokens(one: Demonstration) -> int:
         return len(prompt_ids(tokenizer, one.prompt, arguments_with_tools(arguments, one.tools)))
 
-    kept = of_right_length(demonstrations, recipe.data.train_sets[key], prompt_tokens, key, tell)
+    shown = with_shots(demonstrations, recipe.data, key, recipe.seed)
+    kept = of_right_length(shown, recipe.data.train_sets[key], prompt_tokens, key, tell)
     for one in doubtful(kept, context):
         if (length := len(render(one).token_ids)) > context:
             raise DataError(

@@ -116,9 +116,10 @@ def check_columns(row: Row, where: str, *, also: Sequence[str] = (), **wanted: s
         parent, dot, _ = column.rpartition(".")
         inside = from_json(column_value(row, parent)) if dot else row
         its, members = (repr(parent), inside) if dot and isinstance(inside, Mapping) else ("it", row)
+        has = column_names(members)
         lines = suggested_lines(row, *missing, *also)
         raise DataError(
-            f"{where} has no {'value in ' if column in row else ''}column {column!r} ({its} has {_names(members)}); "
+            f"{where} has no {'value in ' if column in row else ''}column {column!r} ({its} has {has}); "
             + (f"write {lines}" if lines else f"name the right one with {key}")
             + (", or write answer_column: null if no reward reads it" if key == "answer_column" else "")
         )
@@ -187,5 +188,6 @@ def short_value(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _names(row: Row) -> str:
+def column_names(row: Row) -> str:
+    """Name the columns of a row that have a value, for errors."""
     return ", ".join(repr(name) for name, value in row.items() if not is_missing(value)) or "none"

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from rlhf.config import Config, compiled_pattern, is_piece
+from rlhf.data.expressions import Condition, TextTemplate
 
 HELD_OUT = "held_out"
 """Name of a single evaluation set without a name."""
@@ -24,11 +25,35 @@ RENDERED_BY_US = (
 """Arguments of `apply_chat_template` that rlhf sets itself."""
 OF_ROWS = {
     "name", "split", "prompt_column", "system_column", "tools_column", "answer_pattern", "system_prompt",
-    "prompt_suffix",
+    "prompt_suffix", "row", "filter", "template", "system_template", "few_shot",
 }  # fmt: skip
 """Settings that say how a row becomes a task."""
 OF_PROMPTS = ("min_prompt_tokens", "max_prompt_tokens")
 """Settings of questions that the tasks themselves ask."""
+
+
+class FewShotConfig(Config):
+    """Worked examples before every prompt, as earlier turns. The run's seed chooses them, the same ones for all prompts
+    of a set: an engine then computes them once. No example is a held-out problem, or asks what the prompt asks."""
+
+    alternatives: ClassVar = {"path": ("split",), "rows": ()}
+    k: int = Field(ge=1)
+    """Number of examples."""
+    path: str | None = None
+    """Examples to choose from: a file, folder or hub name, often the training rows. They are read as the set's rows."""
+    split: str = "train"
+    """Split of `path` to read."""
+    rows: tuple[dict[str, Any], ...] = ()
+    """The examples to choose from themselves, instead of `path`."""
+    reply: TextTemplate | None = None
+    """Jinja template of an example's reply over its row: `<think>{{ reasoning }}</think>{{ answer }}`. Without it the
+    reply is the text of `response_column`, or else of `answer_column`."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> FewShotConfig:
+        if (self.path is None) == (not self.rows):
+            raise ValueError("give either path (a file, folder or hub name) or rows, the examples to choose from")
+        return self
 
 
 class DatasetConfig(Config):
@@ -75,8 +100,19 @@ class DatasetConfig(Config):
     """A system message put before every prompt."""
     prompt_suffix: str = ""
     """Text put after the user's message."""
+    row: str | None = None
+    """`module:function` `(row) -> row`, which changes each row before anything else reads it. It may return a list of
+    rows instead, or None to leave the row out."""
+    filter: Condition | None = None
+    """Jinja expression over the columns of a row, after `row`: `level >= 3 and subject != 'geometry'`. Rows for which
+    it is false are left out."""
+    template: TextTemplate | None = None
+    """Jinja template of the user's message over the columns, instead of `prompt_column`: `Solve: {{ problem }}`."""
+    system_template: TextTemplate | None = None
+    """Jinja template of the system message over the columns, instead of `system_prompt` or `system_column`."""
+    few_shot: FewShotConfig | None = None
     limit: int | None = Field(None, ge=1)
-    """Use only the first rows."""
+    """Use only the first rows, of those that `row` and `filter` keep."""
     min_prompt_tokens: int | None = Field(None, ge=1)
     """Omit rows whose prompt, as the chat template renders it, has fewer tokens."""
     max_prompt_tokens: int | None = Field(None, ge=1)
@@ -102,9 +138,14 @@ class DatasetConfig(Config):
             raise ValueError("arguments are for the function in tasks, but tasks is not set; remove arguments")
         if self.tasks is not None and not is_piece(self.tasks):
             raise ValueError(f"tasks is {self.tasks!r}; give module:function")
-        for key, value in self.model_dump(include=OF_ROWS).items() if self.tasks is not None else ():
+        if self.row is not None and not is_piece(self.row):
+            raise ValueError(f"row is {self.row!r}; give module:function")
+        if self.system_template and self.system_prompt:
+            raise ValueError("system_template and system_prompt both make the system message; remove one of them")
+        for key, value in self.model_dump(include=OF_ROWS).items() if self.path is None else ():
             if value != DatasetConfig.model_fields[key].default:
-                raise ValueError(f"{key} is for rows of a dataset, but {self.tasks} makes complete tasks; remove it")
+                other = f"{self.tasks} makes complete tasks" if self.tasks else "seeds have no rows"
+                raise ValueError(f"{key} is for rows of a dataset, but {other}; remove it")
         if self.seeds and (self.min_prompt_tokens or self.max_prompt_tokens):
             raise ValueError("min_prompt_tokens and max_prompt_tokens are for prompts of a dataset, which seeds lack")
         if self.min_prompt_tokens and self.max_prompt_tokens and self.min_prompt_tokens > self.max_prompt_tokens:
@@ -215,7 +256,9 @@ class DataConfig(Config):
         """Return the same data with every path replaced by its `place`."""
 
         def moved(one: D) -> D:
-            return one.model_copy(update={"path": one.path and place(one.path)})
+            few = one.few_shot
+            shots = few and few.model_copy(update={"path": few.path and place(few.path)})
+            return one.model_copy(update={"path": one.path and place(one.path), "few_shot": shots})
 
         train, held_out = self.train, self.eval
         parts = {

@@ -18,6 +18,7 @@ from rlhf.data.columns import (
     short_value,
 )
 from rlhf.data.config import DatasetConfig
+from rlhf.data.expressions import row_text
 from rlhf.errors import DataError
 from rlhf.types import Message, Tool, ToolCall
 
@@ -74,6 +75,8 @@ def check_answered(chat: Sequence[Message], column: str, where: str) -> None:
 
 def system_of(config: DatasetConfig, row: Row, where: str) -> str:
     """Return the system message of the recipe or of the row's column; empty without one. Raises `DataError`."""
+    if config.system_template:
+        return row_text(config.system_template, row, "system_template", where)
     column = config.system_column
     if column is None or column_value(row, column) in (None, ""):
         return config.system_prompt or ""

@@ -31,11 +31,13 @@ class Demonstration:
 
 def demonstration_from_row(config: DatasetConfig, row: Row, where: str) -> Demonstration:
     """Return the prompt with the reply of `response_column`, or a whole conversation. Raises `DataError`."""
-    wanted = {"prompt_column": config.prompt_column, "response_column": config.response_column}
-    check_columns(row, where, also=("response_column",), **wanted)
+    asked = None if config.template else config.prompt_column
+    check_columns(row, where, also=("response_column",), prompt_column=asked, response_column=config.response_column)
     tools = tools_of(config, row, where)
     if config.response_column:
         return _answered(messages_of(config, row, where), row, config.response_column, config, where, tools)
+    if config.template:
+        raise DataError(f"{where}: template makes only the question; name the reply's column with response_column")
     chat = chat_of(row, config.prompt_column, "prompt_column", where)
     lines = suggested_lines(row, "response_column")
     if chat[-1].role != "assistant" and (lines or all(one.role != "assistant" for one in chat)):

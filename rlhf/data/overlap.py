@@ -46,6 +46,8 @@ def _question(task: Task, config: DatasetConfig) -> str:
     prompt = column_value(task.row, config.prompt_column) if config.path else None
     if isinstance(prompt, str):
         return prompt.strip()
+    if prompt is None and config.template:
+        return task.messages[-1].content.strip()
     return _text(task.messages) if prompt is None else json.dumps(prompt, sort_keys=True, default=str)
 
 

@@ -122,6 +122,8 @@ def _conversation(
             "a reply of a pair is its content alone, so write them into the content"
         )
     if before and before[0].role != "assistant":
+        if config.template:
+            raise DataError(f"{where}: column {column!r} holds the question, too, so remove template")
         return dressed(config, row, before, where), last.content
     return (*messages_of(config, row, where), *before), last.content
 

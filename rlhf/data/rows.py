@@ -9,13 +9,15 @@ from dataclasses import replace
 from rlhf.data.columns import Row, check_columns, column_text, column_value, short_value
 from rlhf.data.config import DatasetConfig
 from rlhf.data.conversations import chat_of, system_of, tools_of
+from rlhf.data.expressions import row_text
 from rlhf.errors import DataError
 from rlhf.types import Message, Task
 
 
 def task_from_row(config: DatasetConfig, row: Row, task_id: str, where: str) -> Task:
     """Return the task of `row`. `where` names the row in errors ("train.jsonl, row 3"). Raises `DataError`."""
-    check_columns(row, where, prompt_column=config.prompt_column, answer_column=config.answer_column)
+    asked = None if config.template else config.prompt_column
+    check_columns(row, where, prompt_column=asked, answer_column=config.answer_column)
     return Task(
         id=task_id,
         messages=messages_of(config, row, where),
@@ -43,7 +45,13 @@ def answer_of(config: DatasetConfig, row: Row, where: str) -> str | None:
 
 
 def messages_of(config: DatasetConfig, row: Row, where: str) -> tuple[Message, ...]:
-    """Return the messages of the prompt column, dressed. Raises `DataError`, also for a prompt that asks nothing."""
+    """Return the messages of the prompt column, or of the template, dressed. Raises `DataError`, also for a prompt that
+    asks nothing."""
+    if config.template:
+        question = row_text(config.template, row, "template", where)
+        if not question.strip():
+            raise DataError(f"{where}: template makes a blank question; remove the row, or change the template")
+        return dressed(config, row, [Message(role="user", content=question)], where)
     prompt = chat_of(row, config.prompt_column, "prompt_column", where)
     if config.prompt_column == "instruction" and column_value(row, "input") not in (None, ""):
         raise DataError(
@@ -71,9 +79,10 @@ def dressed(config: DatasetConfig, row: Row, prompt: Sequence[Message], where: s
         raise DataError(f"{where} does not end with a question that prompt_suffix could follow; remove prompt_suffix")
     rule = system_of(config, row, where)
     if rule and prompt[0].role in ("system", "developer"):
+        given = "system_template" if config.system_template else "system_prompt" if config.system_prompt else ""
         raise DataError(
             f"{where} has one system message in its conversation and another in "
-            f"{'system_prompt' if config.system_prompt else f'column {config.system_column!r}'}; remove one of them"
+            f"{given or f'column {config.system_column!r}'}; remove one of them"
         )
     system = [Message(role="system", content=rule)] if rule else []
     return (*system, *before, replace(last, content=last.content + config.prompt_suffix))

@@ -13,6 +13,7 @@ from rlhf.data.demonstrations import Demonstration, demonstration_from_row, demo
 from rlhf.data.files import READERS, Placed, ending_of, rows_in_file
 from rlhf.data.own_tasks import own_pairs, own_tasks
 from rlhf.data.preference import PairSet, pair_from_row, pair_set
+from rlhf.data.preparation import RowCounts, prepared
 from rlhf.data.rows import task_from_row
 from rlhf.errors import DataError
 from rlhf.types import Task
@@ -58,15 +59,16 @@ def load_demonstrations(config: DatasetConfig) -> list[Demonstration]:
     return [demonstration_from_row(config, row, where) for where, row in read_rows(config)]
 
 
-def read_rows(config: DatasetConfig) -> Iterator[Placed]:
-    """Iterate over the first `config.limit` rows. Raises `DataError`, also for an empty dataset."""
+def read_rows(config: DatasetConfig, counts: RowCounts | None = None) -> Iterator[Placed]:
+    """Iterate over the first `config.limit` rows that its row function and its filter keep. Raises `DataError`, also
+    for an empty dataset, and `ConfigError` for a function that cannot be called."""
     source = str(config.path)
     files = local_files(config)
     rows = chain.from_iterable(map(rows_in_file, files)) if files else _hub_rows(config, source)
     first = next(rows, None)
     if first is None:
         raise DataError(f"{source}: the dataset is empty; it needs at least one row")
-    yield from islice(chain([first], rows), config.limit)
+    yield from islice(prepared(config, chain([first], rows), counts or RowCounts()), config.limit)
 
 
 def local_files(config: DatasetConfig) -> list[Path]:

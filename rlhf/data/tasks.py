@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rlhf.data.config import DataConfig, DatasetConfig
+from rlhf.data.few_shot import with_shots
 from rlhf.data.learnability import ChosenTasks, TaskChoices
 from rlhf.data.mixing import MixedOrder
 from rlhf.data.selection import PromptTokens, check_room, distinct, of_right_length
@@ -37,10 +38,14 @@ def asking_tasks(*loaded: Loaded) -> Iterator[Task]:
 
 
 def training_tasks(
-    data: DataConfig, loaded: Loaded, prompt_tokens: PromptTokens, tell: Tell, *, context: int | None = None
+    data: DataConfig, loaded: Loaded, prompt_tokens: PromptTokens, tell: Tell, *, seed: int, context: int | None = None
 ) -> list[list[Task]]:
-    """Return the tasks of each training set with prompts of the right length. Raises `DataError`."""
-    return [fitting(loaded[key], config, prompt_tokens, key, tell, context) for key, config in data.train_sets.items()]
+    """Return the tasks of each training set, after their examples, with prompts of the right length. Raises
+    `DataError`."""
+    return [
+        fitting(with_shots(loaded[key], data, key, seed), config, prompt_tokens, key, tell, context)
+        for key, config in data.train_sets.items()
+    ]
 
 
 def mixed(data: DataConfig, rows: Sequence[Sequence[T]], seed: int) -> MixedOrder[T]:
@@ -58,13 +63,13 @@ def chosen_tasks(
 
 
 def held_out_problems(
-    data: DataConfig, loaded: Loaded, prompt_tokens: PromptTokens, tell: Tell, *, context: int | None = None
+    data: DataConfig, loaded: Loaded, prompt_tokens: PromptTokens, tell: Tell, *, seed: int, context: int | None = None
 ) -> dict[str, list[Task]]:
     """Return the distinct problems of each evaluation set by name. Raises `DataError` as `training_tasks` does."""
     problems = {}
     for name, config in data.eval_sets.items():
         key = data.eval_key(name)
-        tasks = fitting(loaded[name], config, prompt_tokens, key, tell, context)
+        tasks = fitting(with_shots(loaded[name], data, key, seed), config, prompt_tokens, key, tell, context)
         problems[name] = distinct(tasks, key, tell)
     return problems
 

@@ -15,6 +15,7 @@ from rlhf.cluster.roles import check_resources
 from rlhf.config import check_found, is_piece, load_bound, load_piece, read_yaml
 from rlhf.data.config import DatasetConfig
 from rlhf.data.demonstrations import demonstration_from_row
+from rlhf.data.few_shot import with_shots
 from rlhf.data.own_tasks import check_tasks
 from rlhf.data.preference import pair_from_row
 from rlhf.data.rows import task_from_row
@@ -45,6 +46,7 @@ from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_one_gpu, transfer_backend
 from rlhf.runs.loggers import check_loggers
 from rlhf.runs.recorded_episodes import recorded_episodes
+from rlhf.types import Task
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
@@ -69,6 +71,7 @@ def preflight(recipe: Recipe) -> None:
     check_players(recipe)
     for key, dataset in recipe.data.sets.items():
         check_dataset(dataset, key, recipe.kind)
+    check_few_shot(recipe)
     check_placement(recipe)
 
 
@@ -274,6 +277,8 @@ def check_dataset(config: DatasetConfig, key: str = "data.train", kind: str = "r
     `kind` of run learns from, and that a function of tasks accepts its arguments. Raises `DataError`, `ConfigError`."""
     if config.tasks is not None:
         check_tasks(config, key)
+    if config.row is not None:
+        load_bound(config.row, f"{key}.row", {}, given=1)
     if config.path is None or not (files := local_files(config)):
         return
     is_small = sum(file.stat().st_size for file in files) <= READ_BYTES
@@ -284,6 +289,13 @@ def check_dataset(config: DatasetConfig, key: str = "data.train", kind: str = "r
             demonstration_from_row(config, row, where)
         else:
             task_from_row(config, row, "row", where)
+
+
+def check_few_shot(recipe: Recipe) -> None:
+    """Choose the examples of every set, if no rows are on the hub. Raises `DataError`."""
+    read = [part for one in recipe.data.sets.values() for part in (one, one.few_shot) if part and part.path]
+    for key in () if any(is_hub_name(str(part.path)) for part in read) else recipe.data.sets:
+        with_shots(list[Task](), recipe.data, key, recipe.seed)
 
 
 def is_hub_name(name: str) -> bool:

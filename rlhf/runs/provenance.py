@@ -61,13 +61,17 @@ def recorded_provenance(folder: RunFolder) -> Provenance:
 
 
 def data_digest(config: DatasetConfig) -> str:
-    """Return the digest of local files by content, or of a hub dataset row by row."""
+    """Return the digest of local files by content, or of a hub dataset row by row; of rows that a function of the user
+    makes, row by row, since the function may change, too."""
     digest = blake2b(digest_size=16)
-    files = local_files(config)
+    files = [] if config.row else local_files(config)
     for file in files:
         digest.update(f"{file.name} {checksum(file)}\n".encode())
     for _, row in () if files else read_rows(config):
         digest.update(json.dumps(row, sort_keys=True, default=str).encode())
+    if config.few_shot and (path := config.few_shot.path):
+        shots = {"path": path, "split": config.few_shot.split, "limit": None, "few_shot": None}
+        digest.update(data_digest(config.model_copy(update=shots)).encode())
     return digest.hexdigest()
 
 

@@ -23,7 +23,7 @@ def characters(task: Task) -> int:
 
 
 def trained(data: DataConfig, count: int, told: list[str]) -> list[str]:
-    order = mixed(data, training_tasks(data, load_sets(data.train_sets), characters, told.append), seed=3)
+    order = mixed(data, training_tasks(data, load_sets(data.train_sets), characters, told.append, seed=3), seed=3)
     return [order[ordinal].messages[-1].content for ordinal in range(count)]
 
 
@@ -44,7 +44,7 @@ def test_every_evaluation_set_has_its_problems_once(tmp_path: Path) -> None:
     hard = written(tmp_path / "hard.jsonl", ["CCC", "C"])
     told: list[str] = []
     data = build(DataConfig, {"train": easy, "eval": {"easy": easy, "hard": hard | {"min_prompt_tokens": 2}}})
-    problems = held_out_problems(data, load_sets(data.eval_sets), characters, told.append)
+    problems = held_out_problems(data, load_sets(data.eval_sets), characters, told.append, seed=3)
     assert {name: [task.answer for task in tasks] for name, tasks in problems.items()} == {
         "easy": ["a", "b"], "hard": ["ccc"],
     }  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rlhf.data.config import DatasetConfig, FewShotConfig
 from rlhf.errors import ConfigError
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
@@ -16,6 +17,7 @@ from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.schema import Recipe
 from rlhf.runs import provenance
 from rlhf.runs.provenance import TEMPLATE, check_provenance
+from tests.data import row_functions
 
 ROWS = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(1000)]
 
@@ -97,6 +99,21 @@ def test_what_changed_behind_its_name_is_refused_by_name(
     with pytest.raises(ConfigError) as refused:
         check_provenance(tmp_path, began, began_with(recipe, start))
     assert str(refused.value).startswith(f"{key}: differs from what {tmp_path} began with")
+
+
+def test_examples_and_a_function_that_changed_behind_their_names_are_other_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rows(tmp_path, ROWS[:3])
+    (shots := tmp_path / "shots.jsonl").write_text('{"question": "1", "answer": "1"}')
+    few_shot = FewShotConfig(k=1, path=str(shots))
+    config = DatasetConfig(path=str(tmp_path / "rows.jsonl"), row="tests.data.row_functions:plain", few_shot=few_shot)
+    first = provenance.data_digest(config)
+    assert provenance.data_digest(config) == first
+    monkeypatch.setattr(row_functions, "plain", lambda row: row | {"answer": "?"})
+    assert (second := provenance.data_digest(config)) != first
+    shots.write_text('{"question": "2", "answer": "2"}')
+    assert provenance.data_digest(config) not in (first, second)
 
 
 def test_the_same_models_elsewhere_are_the_same(recipe: Recipe, tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
     about_rewards = [("reward", told) for told in try_functions(loaded)]
     check_memory(loaded)
     check_taught_format(loaded)
-    about_rows = [("rows", told) for told in check_rows(loaded)]
+    notes, prompt = check_rows(loaded)
+    about_rows = [*(("rows", told) for told in notes), *([("first prompt", prompt)] if prompt else [])]
     made, each = loaded.trainer.updates, loaded.trainer.groups_per_update
     data = f"{count(made, 'update')} of {each:,} from the data: {made * each:,} in all"
     updates = [*(derived(loaded) if loaded.plays else [("the run", data)]), *describe_pauses(loaded)]
@@ -75,7 +76,7 @@ def check_taught_format(recipe: Recipe) -> None:
 def print_rows(rows: Sequence[LabelledText]) -> None:
     """Print labels and texts in two columns."""
     for label, text in rows:
-        print(f"{label:<15}{text}")
+        print(f"{label:<15}{text}".replace("\n", "\n" + " " * 15))
 
 
 def parts(recipe: Recipe) -> list[LabelledText]:
@@ -247,4 +248,5 @@ def describe_dataset(config: DatasetConfig) -> str:
         return config.tasks + (f" ({arguments})" if arguments else "") + limit
     if config.seeds is not None:
         return f"{count(config.seeds, 'seed')} of the environment{limit}"
-    return f"{config.path}, split {config.split}{limit}"
+    split = "" if Path(str(config.path)).is_file() else f", split {config.split}"
+    return f"{config.path}{split}{limit}"

@@ -270,7 +270,7 @@ def test_the_pairs_and_beta_of_a_preference_run_are_told(rlhf: Command, recipe: 
     assert ended.returncode == 0, ended.stderr
     for line in (
         "loss on pairs  dpo, beta 0.3",
-        f"held out       {rows}, split train",
+        f"held out       {rows}",
         "rows           7 pairs in data.train",
         "the run        3 updates of 4 from the data: 12 in all",
         "checkpoints    at the end, and as often as costs 2 % of the time, "

@@ -77,6 +77,18 @@ def test_what_the_run_will_leave_out_is_told(recipe: Path, rows: Path, capsys: p
     assert "rows           1 of 2 pairs dropped: 1 where both replies are the same\n" in capsys.readouterr().out
 
 
+def test_kept_rows_and_the_first_prompt_are_shown(recipe: Path, rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(rows, [{"n": n, "answer": str(n + 1)} for n in range(5)])
+    made = ("data.train.template={{ n }} + 1?", "data.train.filter=n != 1", "data.train.few_shot.k=1")
+    assert run_check(recipe, (*made, "data.train.few_shot.rows=[{n: 9, answer: 10}]")) == 0
+    out = capsys.readouterr().out
+    assert "rows           data.train: kept 4 of 5 rows\n" in out
+    turns = [("first prompt", "user", "9 + 1?"), ("", "assistant", "10"), ("", "user", "0 + 1?")]
+    lines = "".join(f"{label:<15}<|im_start|>{role}\n{'':<15}{said}<|im_end|>\n" for label, role, said in turns)
+    assert lines in out
+    assert checked(recipe, "data.train.template={{ m }}").endswith("'m' is undefined; the row has 'n', 'answer'")
+
+
 def test_whole_conversations_are_demonstrations(recipe: Path, rows: Path) -> None:
     written(rows, [CHAT] * 3)
     assert run_check(recipe, WHOLE) == 0

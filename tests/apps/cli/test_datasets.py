@@ -36,9 +36,9 @@ def test_every_dataset_is_described(sets: Path, rows: Path, capsys: pytest.Captu
     assert run_check(sets, SAMPLED) == 0
     described = capsys.readouterr().out
     for part in (
-        f"training data  {rows}, split train, weight 2",
-        f"held out       easy: {rows}, split train; 1 sample of each problem, greedily",
-        f"held out       hard: {rows}, split train; 4 samples of each problem, at temperature 1",
+        f"training data  {rows}, weight 2",
+        f"held out       easy: {rows}; 1 sample of each problem, greedily",
+        f"held out       hard: {rows}; 4 samples of each problem, at temperature 1",
     ):
         assert part in described
 
