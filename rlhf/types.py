@@ -155,12 +155,14 @@ class Sampling:
     """How tokens are sampled. The engine's request and the learner's log-softmax use the same object.
 
     `temperature` 0 is greedy and is for evaluation only: a trained log-prob needs a distribution. `max_seconds` limits
-    a reply's time in addition to the engine's own limit.
+    a reply's time in addition to the engine's own limit. A `structure`, one argument of vLLM's structured outputs as
+    JSON, holds the reply to a grammar: its log-probs are then not those of the learner's distribution.
     """
 
     temperature: float = 1.0
     max_tokens: int = 16
     max_seconds: float | None = None
+    structure: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -284,8 +286,9 @@ class Trajectory:
     """The record of one episode, as one role saw it. `response` is the policy's last reply as text.
 
     With an environment `conversation` contains all messages in order, for people; `malformed_calls` counts the replies
-    with malformed tool calls, `cut_replies` those that end at a stop text of the agent. `out_of_time` marks an episode
-    that a time limit cut off. `env_info` is the `info` of every observation. `reward_parts` are the scores of
+    with malformed tool calls, `cut_replies` those that end at a stop text of the agent, `constrained_replies` those
+    that a grammar constrained, which are not trained. `out_of_time` marks an episode that a time limit cut off.
+    `env_info` is the `info` of every observation. `reward_parts` are the scores of
     the other parts of a combined reward, for a part that asks for them.
     """
 
@@ -298,6 +301,7 @@ class Trajectory:
     conversation: tuple[Message, ...] = ()
     malformed_calls: int = 0
     cut_replies: int = 0
+    constrained_replies: int = 0
     role: str = "agent"
     out_of_time: bool = False
     env_info: tuple[Mapping[str, Any], ...] = ()

@@ -47,7 +47,7 @@ class ChatRenderer:
         declared_ends: Sequence[int] = (),
         read: ToolFormat = plain_text,
     ) -> None:
-        self.tokenizer, self._arguments, self._read = tokenizer, arguments_with_tools(arguments, tools), read
+        self.tokenizer, self._arguments, self.read = tokenizer, arguments_with_tools(arguments, tools), read
         self._end = turn_end(tokenizer, self._arguments, declared_ends)
         self._frame = frame_tokens(tokenizer, self._arguments).union(self._end.token_ids)
         self._increments = Increments(tokenizer, self._arguments, end=self._end.token_id)
@@ -57,7 +57,7 @@ class ChatRenderer:
 
     def offering(self, tools: Sequence[Tool]) -> ChatRenderer:
         """Return the same renderer with other tools; cached, because analysing a template is expensive."""
-        arguments = (self.tokenizer, self._without_tools, tools, self._declared_ends, self._read)
+        arguments = (self.tokenizer, self._without_tools, tools, self._declared_ends, self.read)
         key = json.dumps([asdict(tool) for tool in tools])
         return _remembered(self._offers, key, lambda: ChatRenderer(*arguments))
 
@@ -67,7 +67,7 @@ class ChatRenderer:
     def parsed(self, text: str, before: NDArray[np.int32]) -> ParsedReply:
         """Return the tool calls in the marked text of a reply to the tokens `before`; none without tools."""
         header = self.whole_text(before[-HEADER_TOKENS:])
-        return self._read(text, self._tools, thinking=bool(begun_thinking(header))) if self._tools else ParsedReply()
+        return self.read(text, self._tools, thinking=bool(begun_thinking(header))) if self._tools else ParsedReply()
 
     def rendered(self, asked: Sequence[Message], reply: Message) -> ReplyAsWritten | None:
         """Return a reply as the template writes it; None where the template refuses the conversation."""

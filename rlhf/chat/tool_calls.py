@@ -45,12 +45,14 @@ Parse = Callable[[str, Sequence[Tool]], ParsedReply]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolFormat:
-    """A format of tool calls. With `only_offered`, a call of a tool that was not offered is malformed."""
+    """A format of tool calls. With `only_offered`, a call of a tool that was not offered is malformed. `around` is what
+    it writes before and after the arguments of a call to NAME, if an engine can be made to write it."""
 
     name: str
     parse: Parse
     marks: CallMarks = NO_MARKS
     only_offered: bool = True
+    around: tuple[str, str] | None = None
 
     def __call__(self, text: str, tools: Sequence[Tool] = (), *, thinking: bool = False) -> ParsedReply:
         """Parse a reply; calls within its thinking, which the header may have opened, do not count."""
@@ -202,6 +204,7 @@ hermes = ToolFormat(
     name="hermes",
     marks=TOOL_CALL,
     only_offered=False,  # the environment or agent answers such calls itself
+    around=('<tool_call>\n{"name": NAME, "arguments": ', "}\n</tool_call>"),
     parse=JsonCalls(
         mark="<tool_call>",
         head=re.compile(r"(?:<tool_call>\s*)+"),
@@ -210,7 +213,7 @@ hermes = ToolFormat(
     ),
 )
 """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, any number of them; the format of Hermes and Qwen."""
-llama3_json = ToolFormat(name="llama3_json", parse=_llama3_json)
+llama3_json = ToolFormat(name="llama3_json", parse=_llama3_json, around=('{"name": NAME, "parameters": ', "}"))
 mistral = ToolFormat(
     name="mistral",
     parse=JsonCalls(

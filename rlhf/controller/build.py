@@ -304,7 +304,14 @@ async def started_serving(
     async with AsyncExitStack() as stack:
         alone = recipe.cluster.address is None
         surroundings = await stack.enter_async_context(
-            started_surroundings(recipe.environment, recipe.agent, cluster, tell, alone=alone)
+            started_surroundings(
+                recipe.environment,
+                recipe.agent,
+                cluster,
+                tell,
+                alone=alone,
+                structured=recipe.rollout.structured_outputs,
+            )
         )
         renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
         if recipe.environment is None and recipe.agent is None:  # their later messages are not known yet

@@ -44,14 +44,21 @@ class Surroundings:
 
 @asynccontextmanager
 async def started_surroundings(
-    config: EnvironmentConfig | None, agent: AgentConfig | None, cluster: Cluster, tell: Tell, *, alone: bool
+    config: EnvironmentConfig | None,
+    agent: AgentConfig | None,
+    cluster: Cluster,
+    tell: Tell,
+    *,
+    alone: bool,
+    structured: bool,
 ) -> AsyncIterator[Surroundings]:
     """Start the environment or agent that the recipe's episodes need, if any. With `alone` the whole cluster is on this
-    machine. `tell` receives messages about servers. Raises `ConfigError`."""
+    machine; `structured`: engines hold replies to a grammar. `tell` receives messages about servers. Raises
+    `ConfigError`."""
     async with AsyncExitStack() as stack:
         training: EpisodeRunner = AnswerOnce()
         if agent is not None:
-            training = await stack.enter_async_context(started_endpoint(agent))
+            training = await stack.enter_async_context(started_endpoint(agent, structured=structured))
         elif config is not None:
             training = await stack.enter_async_context(started_play(config, cluster, tell, alone=alone))
         evaluation = training
@@ -81,9 +88,9 @@ async def started_play(
 
 
 @asynccontextmanager
-async def started_endpoint(config: AgentConfig) -> AsyncIterator[WithAgent]:
+async def started_endpoint(config: AgentConfig, *, structured: bool) -> AsyncIterator[WithAgent]:
     """Serve the endpoint that the recipe's agent calls: on loopback, with a port and a token for this run only."""
-    sessions = AgentSessions(capacity=config.max_agents, client_stop=config.client_stop)
+    sessions = AgentSessions(capacity=config.max_agents, client_stop=config.client_stop, structured=structured)
     token = secrets.token_urlsafe(24)
     async with listening(policy_uvicorn_config(policy_app(sessions, model="policy", token=token))) as url:
         yield WithAgent(

@@ -72,13 +72,14 @@ def replies(
     return run_anywhere(served_here(model, answers))
 
 
-async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, T]]) -> T:
-    """Run `work` with one engine in this process that serves `model`; returns its result."""
+async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, T]], *, structured: bool = False) -> T:
+    """Run `work` with one engine in this process that serves `model`; returns its result. `structured`: it can hold
+    replies to a grammar."""
     one_process = {
         "model": {"path": model},
         "data": {"train": {"path": "none is read"}},
         "cluster": {"kind": "local"},
-        "rollout": {"gpus_per_engine": int(installed_device() == "cuda")},
+        "rollout": {"gpus_per_engine": int(installed_device() == "cuda"), "structured_outputs": structured},
     }
     return await _served(recipe_from(one_process).recipe, model, work)
 

@@ -75,6 +75,9 @@ class RolloutConfig(Config):
     exceeds it is truncated and keeps the tokens sampled so far."""
     weight_sync_timeout_seconds: float = Field(120, gt=0)
     """Deadline for each phase of a weight sync."""
+    structured_outputs: bool = False
+    """Obey an agent's `tool_choice` and `response_format`: vLLM holds such replies to a grammar. They are recorded and
+    not trained, because the learner's distribution has no grammar. Without it these fields are ignored."""
     silence_timeout_seconds: float = Field(30, ge=1)
     """An engine whose process does not answer for this time is lost. A new engine replaces it, and other engines take
     over its requests."""

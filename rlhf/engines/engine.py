@@ -178,7 +178,8 @@ class RemoteEngine:
             raise ModelError(f"the prompt of session {session} has images; engines take only text")
         if self._lost:
             raise self._lost
-        partial = partial or PartialReply()
+        if partial is None or sampling.structure:  # a grammar begins with the reply, not in its middle
+            partial = PartialReply()
         request_id, before = f"{session}/{next(self._ids)}", partial.sampled
         pending = self._pending[request_id] = _Pending(session, partial)
         self._outbox.append(
@@ -189,6 +190,7 @@ class RemoteEngine:
                 sampling.max_tokens - len(before.token_ids),
                 seed,
                 sampled=len(before.token_ids),
+                structure=sampling.structure,
             )
         )
         asyncio.get_running_loop().call_soon(self._send)  # with those that come in this turn of the event loop

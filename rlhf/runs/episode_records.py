@@ -194,6 +194,7 @@ def _played(sample: Sample) -> dict[str, Any]:
         "role": trajectory.role,
         "malformed_calls": trajectory.malformed_calls,
         "cut_replies": trajectory.cut_replies,
+        "constrained_replies": trajectory.constrained_replies,
     }
     return _reward(sample) | _tokens(trajectory.segments) | {
         "response": trajectory.response,

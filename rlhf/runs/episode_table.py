@@ -71,6 +71,7 @@ SCHEMA = pa.schema(
         "role": pa.string(),
         "malformed_calls": pa.int32(),
         "cut_replies": pa.int32(),
+        "constrained_replies": pa.int32(),
         "segment_lengths": pa.list_(pa.int32()),
         "token_ids": pa.list_(pa.int32()),
         "kinds": pa.list_(pa.int8()),

@@ -115,6 +115,7 @@ def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
         conversation=tuple(Message(role=one["role"], content=one["content"]) for one in record.conversation or ()),
         malformed_calls=record.malformed_calls or 0,
         cut_replies=record.cut_replies or 0,
+        constrained_replies=record.constrained_replies or 0,
         timings=Timings(
             generate_seconds=record.generate_seconds or 0.0, environment_seconds=record.environment_seconds or 0.0
         ),

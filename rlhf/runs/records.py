@@ -98,6 +98,8 @@ class EpisodeRecord:
     """Number of replies with malformed tool calls."""
     cut_replies: int | None = None
     """Number of replies that end at a stop text of the agent, where `client_stop` is `cut`."""
+    constrained_replies: int | None = None
+    """Number of replies that a grammar constrained (a forced tool call, a JSON schema). Their tokens are of kind 2."""
     segment_lengths: list[int] | None = None
     token_ids: NDArray[np.int32] | None = None
     kinds: NDArray[np.int8] | None = None

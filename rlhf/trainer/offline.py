@@ -66,6 +66,11 @@ def read_recording(trainer: TrainerConfig, file: Path) -> Recording:
         raise DataError(
             f"{file} has no group to learn from: {len(failed)} failed, {len(filtered)} with equal rewards{told}"
         )
+    if not any(trajectory.action_tokens for group in sound for _, trajectory, _ in group.trainable):
+        raise DataError(
+            f"{file} has no token to learn from: a grammar constrained every reply, and such replies are not trained; "
+            "record again with rlhf serve policy --structured-outputs ignore, or with agents that force no reply"
+        )
     if needs_of(trainer).baseline and any(group.baseline is None for group in sound):
         raise DataError(
             f"advantage.estimator {trainer.advantage.estimator} compares with a greedy episode, and groups of "

@@ -85,6 +85,17 @@ def test_sessions_without_a_reward_are_left_out_and_lone_ones_compared_with_thei
     )
 
 
+def test_a_recording_of_constrained_replies_alone_is_refused(tmp_path: Path) -> None:
+    group = made_groups(1, 2)[0]
+    file = tmp_path / "served.jsonl"
+    with trajectory_writer(file, 0) as keep:
+        for number, (_, trajectory, _) in enumerate(group.trainable):
+            parts = [replace(part, kinds=np.minimum(part.kinds, 0), turns=()) for part in trajectory.segments]
+            keep(replace(trajectory, segments=tuple(parts)), number, "g")
+    with pytest.raises(DataError, match="a grammar constrained every reply"):
+        read_recording(recipe().trainer, file)
+
+
 def test_groups_with_equal_rewards_are_left_out_where_the_recipe_filters_them(file: Path) -> None:
     recording = read_recording(recipe(filter={"equal_rewards": True}).trainer, file)
     assert (ordinals(recording.sound), ordinals(recording.filtered)) == ([0], [1])

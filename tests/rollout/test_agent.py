@@ -204,7 +204,7 @@ TICKET = Ticket(ordinal=5, version=2)
 async def group_of(program: str, engine: RolloutEngine, *, size: int = 2, **changes: Any) -> Group | Failed:
     """A group that is played by an agent of this file."""
     config = AgentConfig(program=f"{__name__}:{program}", **changes)
-    async with asyncio.timeout(30), started_endpoint(config) as play:
+    async with asyncio.timeout(30), started_endpoint(config, structured=False) as play:
         rollout = GroupRollout(
             engine=engine,
             renderer=ChatRenderer(TOKENIZER),
@@ -387,11 +387,11 @@ async def test_an_agent_that_asks_again_what_failed_and_is_answered_has_lost_not
 
 
 async def test_a_recipe_says_whether_its_agent_may_cut_replies() -> None:
-    group = await group_of("stops", scripted("yes"), size=1, client_stop="cut")
+    group = await group_of("stops", scripted("yes"), size=1)
     assert isinstance(group, Group)
     [(_, trajectory, score)] = group.trainable
     assert (trajectory.cut_replies, score.value) == (1, 1.0)
-    refused = await lost("stops", scripted("yes"))
+    refused = await lost("stops", scripted("yes"), client_stop="refuse")
     assert isinstance(refused.trajectory, Failed)
     assert "agent.client_stop: cut" in refused.trajectory.detail
 
@@ -414,7 +414,7 @@ async def test_threads_that_hang_are_no_more_than_agents_may_be_and_count_until_
     engine = policy(scripted(*["yes"] * 8), TOKENIZER)
     kinds = []
     try:
-        async with asyncio.timeout(20), started_endpoint(config) as play:
+        async with asyncio.timeout(20), started_endpoint(config, structured=False) as play:
             for _ in range(3):
                 [outcome] = await play(TASK, engine, 0)
                 kinds.append(outcome.kind)
@@ -429,7 +429,7 @@ async def test_threads_that_hang_are_no_more_than_agents_may_be_and_count_until_
 
 async def test_a_group_that_is_given_up_ends_its_sessions() -> None:
     config = AgentConfig(program=f"{__name__}:hangs_later")
-    async with started_endpoint(config) as play:
+    async with started_endpoint(config, structured=False) as play:
         playing = asyncio.create_task(play(TASK, policy(scripted(), TOKENIZER), 0))
         async with asyncio.timeout(10):
             while not len(play.sessions):

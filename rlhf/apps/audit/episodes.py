@@ -86,7 +86,8 @@ def _texts(record: EpisodeRecord, acted: NDArray[np.bool_], texts: Texts) -> Ite
         reply = first + np.flatnonzero(acted[first : start + turn["stop"]])
     said, last = texts(record.response or ""), texts(record.token_ids[reply].tolist())
     seen = texts(record.token_ids[start : max(reply, default=start - 1) + 1].tolist())  # a header may open the thinking
-    if not (said in last if record.cut_replies else said.endswith(last) and seen.endswith(said)):
+    forced = record.constrained_replies  # the last reply may be one of them, which is no turn
+    if not (forced or (said in last if record.cut_replies else said.endswith(last) and seen.endswith(said))):
         yield "has tokens of another text than its reply"
     heard, everything = record.prompt, texts(record.token_ids.tolist())
     if said_in := record.conversation:  # what follows the last reply need not be tokens

@@ -362,7 +362,11 @@ def serve_policy(
         typer.Option(
             help="Requests with stop texts: refuse, or cut (the reply ends there, and the episode records it)."
         ),
-    ] = "refuse",
+    ] = "cut",
+    structured_outputs: Annotated[
+        Literal["apply", "ignore"],
+        typer.Option(help="Forced tool calls and JSON schemas: apply (recorded, and not trained later), or ignore."),
+    ] = "apply",
     trajectories: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="New file for every finished episode with its tokens.")
     ] = None,

@@ -6,12 +6,13 @@ import asyncio
 import itertools
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rlhf.apps.cli.train import as_ctrl_c
 from rlhf.apps.failures import reporting_failures
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 TOOL_FORMAT = "--tool-format"
 ENDINGS = (signal.SIGINT, signal.SIGTERM)
+REFUSED_SECONDS = 30
+"""How often the counts of refused requests are printed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,8 @@ class PolicySettings:
     temperature: float = 1.0
     seed: int = 0
     tool_format: str = "auto"
-    client_stop: ClientStop = "refuse"
+    client_stop: ClientStop = "cut"
+    structured_outputs: Literal["apply", "ignore"] = "apply"
     trajectories: Path | None = None
     capacity: int = 1024
     lease_seconds: float = 600.0
@@ -92,6 +96,7 @@ async def serve_model(model: str, name: str, token: str | None, settings: Policy
     from rlhf.controller.inference import served_here
 
     # A loading engine cannot be interrupted and has nothing to close: the guard cleans up after it.
+    structured = settings.structured_outputs == "apply"
     handlers = {ending: signal.signal(ending, lambda number, frame: os._exit(128 + number)) for ending in ENDINGS}
 
     async def answer(serving: Serving) -> int:
@@ -99,22 +104,34 @@ async def serve_model(model: str, name: str, token: str | None, settings: Policy
             signal.signal(ending, handler)
         async with AsyncExitStack() as stack:
             keep = stack.enter_context(trajectory_writer(settings.trajectories, version_of(model)))
-            sessions = AgentSessions(capacity=settings.capacity, client_stop=settings.client_stop)
+            sessions = AgentSessions(
+                capacity=settings.capacity, client_stop=settings.client_stop, structured=structured
+            )
             renderer = serving.renderer.reading(format_for(serving.renderer, settings.tool_format, TOOL_FORMAT))
             policies = partial(policy_of, serving, renderer, settings)
             front = Front(sessions, policies, keep, lease_seconds=settings.lease_seconds)
             stack.callback(front.close)
-            access, host = settings.access, settings.host
-            app = policy_app(sessions, model=name, token=token, front=front, access=access, host=host)
+            access, host, refused = settings.access, settings.host, Counter[str]()
+            app = policy_app(sessions, model=name, token=token, front=front, access=access, host=host, refused=refused)
             config = policy_uvicorn_config(app, access, host=host, port=settings.port)
             stack.enter_context(exporting("policy"))
             url = await stack.enter_async_context(listening(config))
             for words in (*told_of_tools(renderer), f"policy {name} at {url}/v1"):
                 print(words, flush=True)
-            await front.sweep()
+            await asyncio.gather(front.sweep(), tell_refused(refused))
         return 0
 
-    return await served_here(model, answer)
+    return await served_here(model, answer, structured=structured)
+
+
+async def tell_refused(refused: Counter[str]) -> None:
+    """Print from time to time what was refused since the last time; runs forever."""
+    while True:
+        await asyncio.sleep(REFUSED_SECONDS)
+        if refused:
+            counts = ", ".join(f"{count} x {why}" for why, count in refused.most_common())
+            print(f"refused in the last {REFUSED_SECONDS} s: {counts}", flush=True)
+            refused.clear()
 
 
 def policy_of(serving: Serving, renderer: ChatRenderer, settings: PolicySettings, number: int) -> PolicyClient:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vllm.config import WeightTransferConfig
+from vllm.config import StructuredOutputsConfig, WeightTransferConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.usage.usage_lib import UsageContext
 
@@ -35,7 +35,8 @@ def engine_args(settings: EngineSettings, kind: ModelKind = ModelKind()) -> Engi
     on_cpu, model, rollout = settings.device == "cpu", settings.model, settings.rollout
     ours: dict[str, Any] = {
         "model": settings.model_path,
-        "skip_tokenizer_init": not settings.stop,  # to detect stop texts, vLLM decodes while sampling
+        # To detect stop texts vLLM decodes while sampling, and grammars are made for the tokenizer's texts.
+        "skip_tokenizer_init": not (settings.stop or rollout.structured_outputs),
         "trust_remote_code": model.trust_remote_code,
         "dtype": model.dtype,
         "generation_config": "vllm",
@@ -63,6 +64,9 @@ def engine_args(settings: EngineSettings, kind: ModelKind = ModelKind()) -> Engi
         "enable_sleep_mode": settings.sleeps and not on_cpu,
         "sleep_preserve_parameter_names": ["draft.*"] if settings.sleeps and not on_cpu else [],  # never sent
     }
+    if rollout.structured_outputs:
+        # By default vLLM keeps the backend of the first request, and later ones may not suit it.
+        ours["structured_outputs_config"] = StructuredOutputsConfig(backend="xgrammar")
     if on_cpu and kind.latent_attention:
         # vLLM's CPU kernel for rotary embeddings misreads heads that only partly rotate, as in latent attention.
         ours["compilation_config"] = {"custom_ops": ["-rotary_embedding"]}

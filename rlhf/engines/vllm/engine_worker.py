@@ -169,9 +169,13 @@ class EngineWorker:
             detail = self._cause or why_refused(request, self.facts)
             if detail:
                 self._outbox.put((request.id, RefusedRequest(detail, broken=bool(self._cause))))
-            else:
-                self._in_flight[request.id] = time.time()
+                continue
+            self._in_flight[request.id] = time.time()
+            try:
                 engine.add(request)
+            except ModelError as error:
+                del self._in_flight[request.id]
+                self._outbox.put((request.id, RefusedRequest(str(error))))
 
     def _forget(self, engine: VllmEngine, ids: Sequence[str]) -> None:
         for request_id in ids:
@@ -181,8 +185,10 @@ class EngineWorker:
     def _cut_off(self, engine: VllmEngine, ids: Sequence[str]) -> None:
         self._deliver(engine.cut_off([request_id for request_id in ids if request_id in self._in_flight]))
 
-    def _deliver(self, replies: Mapping[str, Completion | SampledTokens]) -> None:
+    def _deliver(self, replies: Mapping[str, Completion | SampledTokens | RefusedRequest]) -> None:
         for request_id, reply in replies.items():
+            if isinstance(reply, RefusedRequest):
+                self._in_flight.pop(request_id, None)
             if isinstance(reply, Completion):
                 now = time.time()
                 began = self._in_flight.pop(request_id, now)

@@ -68,10 +68,11 @@ def quieten_imports() -> None:
 
 
 @contextmanager
-def without_torchvision() -> Iterator[None]:
-    """Let vLLM's multimodal models be imported without torchvision, which the image processors of transformers import.
-    Text needs neither; the stand-in does nothing."""
-    absent = [] if find_spec("torchvision") else [_Absent(name) for name in TORCHVISION]
+def without_unused() -> Iterator[None]:
+    """Let vLLM be imported without packages that text does not need, where they are not installed: torchvision, which
+    the image processors of transformers import, and the one backend of grammars that is not used. The stand-ins do
+    nothing."""
+    absent = [_Absent(name) for name in UNUSED if not find_spec(name.partition(".")[0])]
     sys.modules.update({module.__name__: module for module in absent})
     try:
         yield
@@ -80,7 +81,8 @@ def without_torchvision() -> Iterator[None]:
             del sys.modules[module.__name__]
 
 
-TORCHVISION = (
+UNUSED = (
+    "lmformatenforcer",
     "torchvision",
     "torchvision.transforms",
     "torchvision.transforms.v2",

@@ -32,6 +32,7 @@ class SampledReply:
     prompt_logprobs: list[NDArray[np.float32]] = field(default_factory=list)
     experts: list[NDArray[np.int16]] = field(default_factory=list)
     cached_tokens: int = 0
+    constrained: bool = False
     reported: int = 0
     """Number of tokens that `progress` has returned."""
 

@@ -58,7 +58,7 @@ class EngineFacts(NamedTuple):
 
 class GenerateRequest(NamedTuple):
     """One prompt to continue: `token_ids` `int32 [P]`. Temperature 0 is greedy. Another engine sampled the last
-    `sampled` tokens with this seed."""
+    `sampled` tokens with this seed. `structure` is that of `Sampling`."""
 
     id: str
     token_ids: NDArray[np.int32]
@@ -66,6 +66,7 @@ class GenerateRequest(NamedTuple):
     max_tokens: int
     seed: int
     sampled: int = 0
+    structure: str = ""
 
 
 class RefusedRequest(NamedTuple):

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from rlhf.engines.vllm.settings import RefusedRequest
 from rlhf.errors import DeadlinePassed, EngineBroken, Raised, catch
 from rlhf.types import Completion, SampledTokens
 
@@ -31,7 +32,7 @@ class EngineThread:
         self,
         name: str,
         *,
-        deliver: Callable[[Mapping[str, Completion | SampledTokens]], None],
+        deliver: Callable[[Mapping[str, Completion | SampledTokens | RefusedRequest]], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self.name = name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,9 +17,11 @@ import vllm
 from numpy.typing import NDArray
 from transformers import PreTrainedConfig
 from vllm import SamplingParams
+from vllm.exceptions import VLLMValidationError
 from vllm.inputs.engine import tokens_input
 from vllm.model_executor.models import ModelRegistry
 from vllm.model_executor.models.interfaces import has_inner_state, is_hybrid
+from vllm.sampling_params import StructuredOutputsParams
 from vllm.transformers_utils.config import get_config
 from vllm.v1.core.sched.request_queue import create_request_queue
 from vllm.v1.engine import FinishReason as Ended
@@ -27,11 +31,18 @@ from vllm.v1.executor import Executor
 
 from rlhf.engines.vllm.engine_arguments import ModelKind, engine_args, usage_context
 from rlhf.engines.vllm.load import LoadCounter
-from rlhf.engines.vllm.process import same_preloads, shared_segments, without_collecting, without_torchvision
+from rlhf.engines.vllm.process import same_preloads, shared_segments, without_collecting, without_unused
 from rlhf.engines.vllm.resumed_draws import SAMPLED, skip_draws
 from rlhf.engines.vllm.routing import RoutingRecord
 from rlhf.engines.vllm.sampled import SampledReply
-from rlhf.engines.vllm.settings import UNPUBLISHED, EngineFacts, EngineSettings, GenerateRequest, requests_have_seeds
+from rlhf.engines.vllm.settings import (
+    UNPUBLISHED,
+    EngineFacts,
+    EngineSettings,
+    GenerateRequest,
+    RefusedRequest,
+    requests_have_seeds,
+)
 from rlhf.engines.vllm.sleeping import Sleeper
 from rlhf.errors import DeadlinePassed, ModelError, TransferError
 from rlhf.types import Completion, FinishReason, PolicyVersion, SampledTokens, TokenLogprobs
@@ -46,6 +57,7 @@ NAMED = 3
 """Maximum number of tensors that an error names, of each kind."""
 
 SCORING = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0, detokenize=False)
+CANNOT_HOLD = f"vllm {vllm.__version__} cannot hold a reply to this"
 REASONS = {Ended.STOP: FinishReason.STOP, Ended.LENGTH: FinishReason.LENGTH}
 
 
@@ -59,7 +71,9 @@ class VllmEngine:
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
         self._owns_process_group = not torch.distributed.is_initialized()
-        with uncompiled_classes() if settings.device == "cpu" else nullcontext(), without_torchvision():
+        with uncompiled_classes() if settings.device == "cpu" else nullcontext(), without_unused():
+            if settings.rollout.structured_outputs:  # vLLM imports all backends of grammars with the first one
+                importlib.import_module("vllm.v1.structured_output.backend_lm_format_enforcer")
             config = get_config(settings.model_path, trust_remote_code=settings.model.trust_remote_code)
             kind = ModelKind(
                 latent_attention="kv_lora_rank" in config.get_text_config(),
@@ -111,9 +125,16 @@ class VllmEngine:
         return bool(self._finished) or (not self._paused and working)
 
     def add(self, request: GenerateRequest) -> None:
+        """Begin a reply. Raises `ModelError` for a structure that vLLM cannot hold it to."""
         if request.sampled and not self._continues_draws:  # the same draws would favour the tokens they produced
             request = request._replace(seed=request.seed + request.sampled)
-        reply = self._add(request.id, request.token_ids, sampling_params(request, self._settings, seeded=self._seeded))
+        params = sampling_params(request, self._settings, seeded=self._seeded)
+        try:
+            reply = self._add(request.id, request.token_ids, params)
+        except VLLMValidationError as error:
+            if not request.structure:
+                raise
+            raise ModelError(f"{CANNOT_HOLD}: {' '.join(str(error).split())}") from error
         if request.sampled and reply.detokenizer:  # a stop text may have begun in tokens sampled elsewhere
             detokenizer: Any = reply.detokenizer
             detokenizer.output_text = self._engine.get_tokenizer().decode(
@@ -134,14 +155,14 @@ class VllmEngine:
         self.abort(ids)
         return {request_id: reply.completion(FinishReason.TIME) for request_id, reply in found.items()}
 
-    def step(self) -> dict[str, Completion | SampledTokens]:
+    def step(self) -> dict[str, Completion | SampledTokens | RefusedRequest]:
         """Run one step of the scheduler and the model; returns the replies that ended since the last step, by request,
         and from time to time the new tokens of the others."""
         if not self._paused:
             self._step()
         finished, self._finished = self._finished, {}
-        completions = {request_id: completion_of(request_id, *reply) for request_id, reply in finished.items()}
-        return completions | self._progress()
+        replies = {request_id: completion_of(request_id, *reply) for request_id, reply in finished.items()}
+        return {**replies, **self._progress()}
 
     def token_logprobs(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> TokenLogprobs:
         """Return log-probs of given tokens at temperature 1, or of rows of them, recomputed, never from a cache."""
@@ -268,7 +289,9 @@ class VllmEngine:
         )
         tokenizer = self._engine.get_tokenizer() if params.stop else None
         detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, request) if tokenizer else None
-        reply = self._unfinished[request_id] = SampledReply(prompt_tokens=len(token_ids), detokenizer=detokenizer)
+        reply = self._unfinished[request_id] = SampledReply(
+            prompt_tokens=len(token_ids), detokenizer=detokenizer, constrained=params.structured_outputs is not None
+        )
         self._engine.engine_core.add_request(request)
         return reply
 
@@ -339,11 +362,15 @@ def sampling_params(request: GenerateRequest, settings: EngineSettings, *, seede
         logprobs=0,
         detokenize=bool(settings.stop),
         extra_args={SAMPLED: request.sampled} if request.sampled else None,
+        structured_outputs=StructuredOutputsParams(**json.loads(request.structure)) if request.structure else None,
     )
 
 
-def completion_of(request_id: str, reply: SampledReply, ended: Ended) -> Completion:
-    """Return a reply that has ended. Raises `RuntimeError` for an end without a known reason."""
+def completion_of(request_id: str, reply: SampledReply, ended: Ended) -> Completion | RefusedRequest:
+    """Return a reply that has ended, or a refusal where vLLM failed it alone: it could not compile the grammar. Raises
+    `RuntimeError` for an end without a known reason."""
+    if ended is Ended.ERROR and reply.constrained:
+        return RefusedRequest(CANNOT_HOLD)
     if ended not in REASONS:
         raise RuntimeError(f"vLLM ended request {request_id} with {str(ended)!r}")
     return reply.completion(REASONS[ended])

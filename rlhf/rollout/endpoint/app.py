@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +29,13 @@ GOODBYE_SECONDS = 2
 IGNORED_HEADER = "x-rlhf-ignored"
 """Response header: the fields of the request that were ignored."""
 CHAT, MODELS = "/chat/completions", "/models"
+_SPOKEN = "this server speaks OpenAI's Chat Completions (POST .../v1/chat/completions), not"
+WIRES = {
+    "/responses": f"{_SPOKEN} Responses; with openai-agents call set_default_openai_api('chat_completions') or use "
+    "OpenAIChatCompletionsModel",
+    "/messages": f"{_SPOKEN} Anthropic's Messages; use an agent that can call Chat Completions",
+}
+"""Paths of other APIs that agents call, and what to do instead."""
 
 
 def policy_app(
@@ -37,10 +46,13 @@ def policy_app(
     front: Front | None = None,
     access: Access = ACCESS,
     host: str = LOOPBACK,
+    refused: Counter[str] | None = None,
 ) -> AccessMiddleware:
     """Return an ASGI application that serves `model` in `sessions`, each at `/sessions/ID/v1`. With a `front`, clients
-    open sessions themselves, `/v1` serves clients without a session, and seeds in requests are used."""
+    open sessions themselves, `/v1` serves clients without a session, and seeds in requests are used. `refused` counts
+    requests by status and reason."""
     app = FastAPI(title=f"policy {model}", exception_handlers=_HANDLERS)
+    app.state.refused = Counter[str]() if refused is None else refused
     app.router.route_class, app.router.default = StrictRoute, unknown_path
     routes = Routes(sessions, model, front)
     app.get("/health")(routes.health)
@@ -95,11 +107,15 @@ class Routes:
         if missed := body.missed(stops=self._sessions.client_stop == "cut"):
             name, why = missed
             raise ChatRefused(400, "not_supported", why, name)
-        asked = body.asked(seeds=self._front is not None)
+        asked, structured = body.asked(seeds=self._front is not None), self._sessions.structured
         session = session_for(asked)
+        if structured:
+            if missed := body.unwritable(session.tool_format):
+                raise ChatRefused(400, "not_supported", missed[1], missed[0])
+            asked = replace(asked, structure=body.structure(session.tool_format))
         replied = await session.reply(asked, partial(_gone, request))
         answer = ChatResponse(request=body, replied=replied, model=body.model or self._model, text=session.text)
-        ignored = body.ignored(seeds=self._front is not None)
+        ignored = body.ignored(seeds=self._front is not None, structured=structured)
         headers = {IGNORED_HEADER: ", ".join(ignored)} if ignored else None
         if body.stream:
             return StreamingResponse(answer.stream(), media_type="text/event-stream", headers=headers)
@@ -114,6 +130,7 @@ async def _gone(request: Request) -> None:
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ChatRefused)
+    request.app.state.refused[f"{error.status} {error.param or error.code}"] += 1
     # OpenAI's clients retry after a 409 unless the answer says otherwise.
     headers = {"Retry-After": "1"} if error.status >= 500 else {"x-should-retry": "false"}
     return JSONResponse(error.as_json(), status_code=error.status, headers=headers)
@@ -136,6 +153,8 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 async def _unknown(request: Request, error: Exception) -> JSONResponse:
     """Return the response for an unknown path or method, or for a body that is not JSON."""
     assert isinstance(error, HTTPException)
+    if told := next((told for path, told in WIRES.items() if request.url.path.endswith(path)), None):
+        return await _refused(request, ChatRefused(404, "unknown_wire", told))
     return await _refused(request, ChatRefused(error.status_code, "invalid", str(error.detail)))
 
 

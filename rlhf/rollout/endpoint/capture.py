@@ -22,9 +22,11 @@ from rlhf.types import Completion, EpisodeStatus, FinishReason, Message, Task, T
 
 @dataclass(eq=False)
 class Thread:
-    """A context, and the request that it is generating for; a busy thread cannot be continued by another request."""
+    """A context, whether it has a reply to train, and the request that it is generating for; a busy thread cannot be
+    continued by another request."""
 
     context: Context
+    acted: bool = False
     taken: TokenizedRequest | None = None
 
 
@@ -78,7 +80,7 @@ class Capture:
         self._said: defaultdict[Mark, list[ThreadPosition]] = defaultdict(list)
         self._conversation: list[Message] = []
         self._response, self._engine, self._last = "", "", FinishReason.STOP
-        self.replies, self._malformed, self._cut = 0, 0, 0
+        self.replies, self._malformed, self._cut, self._constrained = 0, 0, 0, 0
         self.first: tuple[Message, ...] = ()
 
     def goes_on(self, asked: AgentRequest, marks: Sequence[Mark]) -> bool:
@@ -126,7 +128,12 @@ class Capture:
             self._threads.remove(thread)
         self._asked.setdefault(question.mark, ThreadPosition(thread=thread, length=len(thread.context)))
         self._response = reply_text(self._renderer, thread.context, completion)
-        thread.context.append_reply(completion)
+        if question.asked.structure:
+            # Drawn among the tokens that a grammar allowed: a ratio to the learner's whole distribution would be wrong.
+            thread.context.append_tokens(completion.token_ids)
+        else:
+            thread.context.append_reply(completion)
+            thread.acted = True
         thread.taken = None
         self._threads.append(thread)
         message = self._message(question, completion)
@@ -137,17 +144,18 @@ class Capture:
         self._conversation.extend((*question.new, message))
         self._last, self._engine = completion.finish_reason, completion.engine
         self.replies, self._cut = self.replies + 1, self._cut + cut
+        self._constrained += bool(question.asked.structure)
         return Replied(message=message, token_ids=question.token_ids, completion=completion, cut=cut)
 
     def trajectory(self, task: Task, reward: float | None, timings: Timings, *, ended: bool = True) -> Trajectory:
-        """Return the episode, `ended` or given up. Requires at least one reply. The last reply, at the end of the last
-        segment, receives the `reward`. Without one, an episode whose last reply was cut off is truncated."""
+        """Return the episode, `ended` or given up. Requires at least one reply. The last reply that can be trained
+        receives the `reward`. Without one, an episode whose last reply was cut off is truncated."""
         terminated = ended and (reward is not None or self._last is FinishReason.STOP)
-        last = self._threads[-1].context
-        if terminated:
-            last.end(reward)
-        else:
-            last.cut_off()
+        acted = [thread.context for thread in self._threads if thread.acted]
+        if acted and terminated:
+            acted[-1].end(reward)
+        elif acted:
+            acted[-1].cut_off()
         return Trajectory(
             task=task,
             segments=tuple(thread.context.segment() for thread in self._threads),
@@ -158,6 +166,7 @@ class Capture:
             conversation=tuple(self._conversation),
             malformed_calls=self._malformed,
             cut_replies=self._cut,
+            constrained_replies=self._constrained,
         )
 
     def _continued(

@@ -31,9 +31,9 @@ class AgentConfig(Config):
     `hermes` (Hermes, Qwen), `llama3_json`, `mistral`, `deepseek_v3`, `deepseek_v31`, `glm4_0414`, `harmony` (gpt-oss),
     `qwen3_coder` (also Qwen 3.5), `glm45`, another of vLLM's tool parsers, `none`, or `module:function` of yours,
     `(text) -> rlhf.chat.tool_calls.ParsedReply`. Used for requests with tools."""
-    client_stop: ClientStop = "refuse"
-    """How a request with `stop` texts is treated. `refuse`: with an error. `cut`: the reply ends at the first of them;
-    the tokens up to there are trained, and the episode counts the reply in `cut_replies`."""
+    client_stop: ClientStop = "cut"
+    """How a request with `stop` texts is treated. `cut`: the reply ends at the first of them; the tokens up to there
+    are trained, and the episode counts the reply in `cut_replies`. `refuse`: with an error."""
 
     @model_validator(mode="after")
     def _names(self) -> AgentConfig:

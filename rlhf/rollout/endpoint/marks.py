@@ -16,7 +16,8 @@ Mark = bytes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentRequest:
     """A request of an agent to the policy. `reads_calls`: whether tool calls in the reply are parsed; `max_tokens`: the
-    longest reply, None leaves it to the budgets; `stop`: texts that end it; `seed`: of the sampling, if given."""
+    longest reply, None leaves it to the budgets; `stop`: texts that end it; `seed`: of the sampling, if given;
+    `structure`: the grammar of the reply, as in `Sampling`."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
@@ -24,6 +25,7 @@ class AgentRequest:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
+    structure: str = ""
 
 
 def message_marks(asked: AgentRequest) -> list[Mark]:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.errors import DeadlinePassed, ModelError, RlhfError
+from rlhf.chat.tool_calls import ToolFormat
+from rlhf.errors import DeadlinePassed, GenerateFailed, ModelError, RlhfError
 from rlhf.rollout.endpoint.capture import Capture, Replied, TokenizedRequest
 from rlhf.rollout.endpoint.config import ClientStop
 from rlhf.rollout.endpoint.marks import AgentRequest, Mark
@@ -64,6 +65,10 @@ class AgentSession:
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
         return self._policy.renderer.whole_text(token_ids)
+
+    @property
+    def tool_format(self) -> ToolFormat:
+        return self._policy.renderer.read
 
     @property
     def failure(self) -> RlhfError | None:
@@ -136,11 +141,18 @@ class AgentSession:
             with within(self._episode):
                 completion = await self._policy.engine.generate(
                     Prompt(token_ids=question.token_ids),
-                    sampling=replace(self._policy.sampling, max_tokens=min(wanted, context - length), max_seconds=left),
+                    sampling=replace(
+                        self._policy.sampling,
+                        max_tokens=min(wanted, context - length),
+                        max_seconds=left,
+                        structure=asked.structure,
+                    ),
                     seed=seed,
                     session=self._policy.session,
                 )
         except RlhfError as error:
+            if asked.structure and isinstance(error, GenerateFailed):
+                raise ChatRefused(400, "structured_output", str(error)) from error
             self._failures[question.mark] = error
             late = isinstance(error, DeadlinePassed)
             raise ChatRefused(504 if late else 500, "timeout" if late else "engine", str(error)) from error
@@ -153,10 +165,11 @@ class AgentSession:
 
 
 class AgentSessions:
-    """All open sessions, at most `capacity`, and the ids of ended ones. `client_stop` is for stop texts."""
+    """All open sessions, at most `capacity`, and the ids of ended ones. `client_stop` is for stop texts; `structured`:
+    whether replies are held to the grammar that a request asks for."""
 
-    def __init__(self, *, capacity: int, client_stop: ClientStop = "refuse") -> None:
-        self._capacity, self.client_stop = capacity, client_stop
+    def __init__(self, *, capacity: int, client_stop: ClientStop = "cut", structured: bool = False) -> None:
+        self._capacity, self.client_stop, self.structured = capacity, client_stop, structured
         self._open: dict[str, AgentSession] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
 

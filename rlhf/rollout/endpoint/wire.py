@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from rlhf.chat.call_json import json_of, serialisable
+from rlhf.chat.tool_calls import ToolFormat
 from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.types import Message, Tool, ToolCall
 
@@ -126,6 +128,7 @@ class ChatRequest(BaseModel):
     model: str = ""
     tools: list[ToolOffered] | None = None
     tool_choice: Any = None
+    response_format: Any = None
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     stream: bool | None = None
@@ -157,11 +160,64 @@ class ChatRequest(BaseModel):
                 return name, why.format(value=f"{value!r:.40}")
         return None
 
-    def ignored(self, *, seeds: bool) -> list[str]:
+    @property
+    def _forced(self) -> list[FunctionOffered] | None:
+        """The functions of which one must be called; None where the policy may choose."""
+        offered = [one.function for one in self.tools or ()]
+        match self.tool_choice:
+            case "required":
+                return offered
+            case {"function": {"name": str(name)}}:
+                return [one for one in offered if one.name == name]
+            case _:
+                return None
+
+    @property
+    def _schema(self) -> dict[str, Any] | None:
+        """The schema of the reply's text, if it has one."""
+        match self.response_format:
+            case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+                return schema
+            case {"type": "json_object"}:
+                return {"type": "object"}
+            case _:
+                return None
+
+    def unwritable(self, read: ToolFormat) -> tuple[str, str] | None:
+        """Return the first field that asks for a structure which cannot be held, and why."""
+        form = self.response_format
+        if form is not None and self._schema is None and form != {"type": "text"}:
+            use = 'give {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", "json_schema": {"schema"'
+            return "response_format", f"response_format is {form!r:.80}; {use}: ...}}}}"
+        if self._forced is not None and not self._forced:
+            return "tool_choice", f"tool_choice is {self.tool_choice!r:.80}, and tools has no such function"
+        if self._forced and read.around is None:
+            return "tool_choice", f"a call in the format {read.name} cannot be forced; use tool_choice auto"
+        return None
+
+    def structure(self, read: ToolFormat) -> str:
+        """Return what the reply is held to, as `Sampling` has it; "" if it is free."""
+        tools = self._forced or [one.function for one in self.tools or () if self.tool_choice != "none"]
+        if self._forced is None and self._schema is None:
+            return ""
+        elements: list[dict[str, Any]] = []
+        for one in tools if read.around else ():
+            begin, end = (part.replace("NAME", json.dumps(one.name)) for part in read.around or ())
+            content = {"type": "json_schema", "json_schema": {"type": "object"} | (one.parameters or {})}
+            elements.append({"type": "tag", "begin": begin, "content": content, "end": end})
+        if self._forced is None:
+            if not elements:
+                return json.dumps({"json": json.dumps(self._schema)})
+            elements.append({"type": "json_schema", "json_schema": self._schema})
+        tag = {"type": "structural_tag", "format": {"type": "or", "elements": elements}}
+        return json.dumps({"structural_tag": json.dumps(tag)})
+
+    def ignored(self, *, seeds: bool, structured: bool) -> list[str]:
         """Return the fields that were given and have no effect."""
         others = (self.model_extra or {}).items()
         given = [name for name, value in others if value is not None and name not in NEVER_SAMPLED]
         given += {f"messages.{name}" for message in self.messages for name in message.ignored()}
-        forced = self.tool_choice not in (None, "auto", "none")
-        named = [name for name in given if NAME.fullmatch(name)]
+        forced = self.tool_choice not in (None, "auto", "none") and not structured
+        formed = self.response_format is not None and not structured
+        named = [name for name in given if NAME.fullmatch(name)] + ["response_format"] * formed
         return sorted(named + ["tool_choice"] * forced + ["seed"] * (self.seed is not None and not seeds))

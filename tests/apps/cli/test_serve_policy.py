@@ -44,7 +44,7 @@ def test_a_folder_without_a_model_is_told(rlhf: Command, tmp_path: Path) -> None
 
 
 def test_a_signal_ends_the_server_at_once_while_its_engine_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def loads(model: str, work: object) -> int:
+    async def loads(model: str, work: object, *, structured: bool) -> int:
         for ending in ENDINGS:
             signal.raise_signal(ending)
         return 0

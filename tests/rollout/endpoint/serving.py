@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from transformers import PreTrainedTokenizerBase
 
+from rlhf.chat.tool_calls import hermes
 from rlhf.http.serving import listening
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.protocols import RolloutEngine
@@ -48,13 +49,15 @@ async def served(
     max_tokens: int = 256,
     context: int = 2048,
     client_stop: ClientStop = "refuse",
+    structured: bool = False,
 ) -> AsyncIterator[Served]:
     def policy_of(number: int) -> PolicyClient:
         sampling = Sampling(max_tokens=max_tokens)
-        return policy(engine, TOKENIZER, sampling=sampling, max_context_tokens=context)  # type: ignore[arg-type]
+        known = policy(engine, TOKENIZER, sampling=sampling, max_context_tokens=context)  # type: ignore[arg-type]
+        return replace(known, renderer=known.renderer.reading(hermes)) if structured else known
 
     kept: list[tuple[Trajectory, float | None]] = []
-    sessions = AgentSessions(capacity=capacity, client_stop=client_stop)
+    sessions = AgentSessions(capacity=capacity, client_stop=client_stop, structured=structured)
     groups: list[str | None] = []
 
     def keep(trajectory: Trajectory, reward: float | None, group: str | None) -> None:

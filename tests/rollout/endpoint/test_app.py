@@ -10,7 +10,8 @@ import httpx
 import openai
 import pytest
 
-from rlhf.types import EpisodeStatus, Sampling
+from rlhf.trainer.batching.batch import build_batch
+from rlhf.types import EpisodeStatus, Group, Sample, Sampling, Scored, Ticket
 from tests.pace import scaled
 from tests.rollout.endpoint.serving import TOKENIZER, scripted, served
 
@@ -101,14 +102,14 @@ async def test_an_unknown_path_is_answered_with_those_that_exist_and_logged_once
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with served(scripted()) as server:
-        answers = [await post(server.url, "/v1/responses", input="go") for _ in range(3)]
+        answers = [await post(server.url, "/v1/embeddings", input="go") for _ in range(3)]
     assert {answer.status_code for answer in answers} == {404}
     told = answers[0].json()["error"]["message"]
-    assert told.startswith("there is no /v1/responses; this server has GET /health, ")
+    assert told.startswith("there is no /v1/embeddings; this server has GET /health, ")
     assert "POST /v1/chat/completions" in told
     [logged] = [line for line in caplog.messages if line.startswith("refused: ")]
-    assert logged.startswith("refused: POST /v1/responses: 404 ")
-    assert "there is no /v1/responses" in logged
+    assert logged.startswith("refused: POST /v1/embeddings: 404 ")
+    assert "there is no /v1/embeddings" in logged
 
 
 @pytest.mark.parametrize(
@@ -266,6 +267,72 @@ async def test_a_call_without_arguments_has_none(arguments: Any) -> None:
         messages = [GO, {"role": "assistant", "content": None, "tool_calls": [call]}]
         answer = await post(server.url, "/v1/chat/completions", messages=messages)
     assert answer.status_code == 200
+
+
+FORM: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+
+
+async def test_a_reply_that_a_grammar_constrained_is_recorded_and_not_trained() -> None:
+    engine = scripted("free", '{"a": 1}', CALL)
+    async with served(engine, structured=True) as server:
+        opened = (await post(server.url, "/sessions")).json()
+        chat = client(opened["base_url"]).chat.completions
+        said: Any = (await chat.create(model="m", messages=[GO])).choices[0].message  # type: ignore[list-item]
+        raw = await chat.with_raw_response.create(model="m", messages=[GO, said, GO], response_format=FORM)
+        assert "x-rlhf-ignored" not in raw.headers
+        called = await chat.create(model="m", messages=[GO], tools=[ADD], tool_choice="required")  # type: ignore
+        assert called.choices[0].message.tool_calls
+        await post(server.url, f"/sessions/{opened['id']}/end", reward=1)
+    free, form, call = [sampling.structure for _, sampling, _, _ in engine.asked]
+    assert (free, json.loads(form)) == ("", {"json": '{"type": "object"}'})
+    assert "structural_tag" in json.loads(call)
+    [(trajectory, _)] = server.kept
+    trained = [segment.token_ids[segment.action_mask].tolist() for segment in trajectory.segments]
+    assert trained == [engine.said[0].token_ids.tolist(), []], "as if the environment had said the rest"
+    assert [[turn.reward for turn in segment.turns] for segment in trajectory.segments] == [[1.0], []]
+    assert (trajectory.constrained_replies, trajectory.action_tokens) == (2, 5)
+    group = Group(
+        ticket=Ticket(ordinal=0, version=0),
+        task=trajectory.task,
+        samples=(Sample(trajectory=trajectory, score=Scored(value=1.0)),),
+    )
+    batch = build_batch([group])
+    assert batch.behaviour_logprobs.tolist() == engine.said[0].behaviour_logprobs.tolist()
+    assert batch.rewards.tolist() == [0, 0, 0, 0, 1]
+
+
+async def test_an_episode_of_constrained_replies_alone_has_nothing_to_train() -> None:
+    async with served(scripted("{}"), structured=True) as server:
+        opened = (await post(server.url, "/sessions")).json()
+        await client(opened["base_url"]).chat.completions.create(model="m", messages=[GO], response_format=FORM)  # type: ignore[list-item]
+        told = (await post(server.url, f"/sessions/{opened['id']}/end", reward=1)).json()
+    assert told == {"replies": 1, "segments": 1, "tokens": 0}
+    assert server.kept[0][0].status is EpisodeStatus.TERMINATED
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "told"),
+    [
+        ({"response_format": {"type": "xml"}}, "response_format", "give {"),
+        ({"response_format": {"type": "json_schema", "json_schema": 1}}, "response_format", "give {"),
+        ({"tool_choice": "required"}, "tool_choice", "tools has no such function"),
+        ({"tools": [ADD], "tool_choice": {"function": {"name": "sub"}}}, "tool_choice", "tools has no such function"),
+    ],
+)
+async def test_a_structure_that_cannot_be_held_is_refused(given: dict[str, Any], field: str, told: str) -> None:
+    async with served(scripted("no"), structured=True) as server:
+        answer = await post(server.url, "/v1/chat/completions", messages=[GO], **given)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+    assert told in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("path", "told"), [("/v1/responses", "set_default_openai_api"), ("/v1/messages", "Anthropic")])
+async def test_the_path_of_another_wire_says_which_one_this_server_speaks(path: str, told: str) -> None:
+    async with served(scripted("no")) as server:
+        answer = await post(server.url, path, model="m")
+    assert answer.status_code == 404
+    assert "speaks OpenAI's Chat Completions" in answer.json()["error"]["message"]
+    assert told in answer.json()["error"]["message"]
 
 
 async def test_with_client_stop_cut_a_reply_ends_before_a_stop_text_and_the_episode_says_so() -> None:
