@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,11 +21,12 @@ AGENT_FAILURE = "agent_"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithAgent:
     """Episode runner for an agent program: `program(task, base_url, api_key)` calls an endpoint at `url`, which serves
-    `sessions` with `token`, and returns the episode's reward or None. A program that exceeds its timeout is cut off:
-    its episode is truncated and keeps all turns so far. Failures are of kind `agent_raised`, `agent_timeout` and
-    `agent_silent` (no reply), `agent_protocol` (the returned value is not a reward), and `agent_refused` (not started,
-    because too many earlier programs hang). Raises the engine's error where a request failed and was not answered
-    later, whatever the program returned."""
+    `sessions` with `token`, and returns the episode's reward, None, or what is known at the end: a mapping with the
+    `reward`, which becomes the `env_info`. A program that exceeds its timeout is cut off: its episode is truncated and
+    keeps all turns so far. Failures are of kind `agent_raised`, `agent_timeout` and `agent_silent` (no reply),
+    `agent_protocol` (the returned value is not a reward), and `agent_refused` (not started, because too many earlier
+    programs hang). Raises the engine's error where a request failed and was not answered later, whatever the program
+    returned."""
 
     program: Callable[..., Any]
     url: str
@@ -64,10 +65,12 @@ class WithAgent:
             return _failed("raised", task, logged_error(returned.error))
         if not session.capture.replies:
             return _failed("silent", task, "the agent ended without receiving a reply")
-        reward = finite_number(returned)
-        if reward is None and returned is not None:
+        info = (returned,) if isinstance(returned, Mapping) else ()
+        given = returned.get("reward") if info else returned
+        reward = finite_number(given)
+        if reward is None and given is not None:
             return _failed("protocol", task, f"the agent returned {returned!r:.80}, not a reward")
-        return session.trajectory(task, reward)
+        return replace(session.trajectory(task, reward), env_info=info)
 
 
 def _failed(kind: str, task: Task, detail: str) -> Failed:

@@ -359,7 +359,16 @@ async def test_a_reply_that_is_under_way_when_the_time_of_an_agent_ends_is_cut_o
     assert all(seconds is not None and 60 < seconds <= 95 for seconds in given)
 
 
-@pytest.mark.parametrize("reward", ["much", float("nan"), [1.0], pytest.param(10**400, id="huge")])
+async def test_what_an_agent_says_beside_the_reward_is_recorded_as_its_parts() -> None:
+    told = {"reward": 0.5, "reward_parts": {"right": 1, "why": "by luck"}, "tries": 2}
+    group = await group_of("twice", scripted("yes", "yes"), size=1, arguments={"reward": told})
+    assert isinstance(group, Group)
+    [(_, trajectory, score)] = group.trainable
+    assert (score.value, score.parts) == (0.5, {"right": 1.0, "environment": 0.5})
+    assert trajectory.env_info == (told,)
+
+
+@pytest.mark.parametrize("reward", ["much", float("nan"), [1.0], {"reward": "much"}, pytest.param(10**400, id="huge")])
 async def test_what_is_no_reward_is_a_failure(reward: Any) -> None:
     sample = await lost("twice", scripted("yes", "yes"), arguments={"reward": reward})
     assert isinstance(sample.trajectory, Failed)
