@@ -1,5 +1,5 @@
-"""Texts and conditions over the columns of a row, in Jinja's sandbox. A name without a value is an error, so that no
-gap is row_text with an empty text."""
+"""Texts and conditions over the columns of a row, in Jinja's sandbox. A name without a value is an error, so that a
+missing column never becomes an empty text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from rlhf.data.columns import Row, as_text, column_names, is_missing, kind_of
-from rlhf.errors import DataError, Raised, catch, describe_error
+from rlhf.errors import DataError, Raised, catch
 
 
 @cache
@@ -57,7 +57,7 @@ def _evaluated(work: Callable[[dict[str, Any]], Any], row: Row, key: str, where:
     outcome = catch(lambda: work({"row": given, **given}))
     if isinstance(outcome, Raised):
         error = outcome.error
-        said = error if isinstance(error, (DataError, TemplateError)) else describe_error(error)
+        said = error if isinstance(error, (DataError, TemplateError)) else f"{type(error).__name__}: {error}"
         raise DataError(f"{where}: {key} fails: {said}; the row has {column_names(row)}") from error
     return outcome
 

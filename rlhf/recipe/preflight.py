@@ -292,7 +292,10 @@ def check_dataset(config: DatasetConfig, key: str = "data.train", kind: str = "r
 
 
 def check_few_shot(recipe: Recipe) -> None:
-    """Choose the examples of every set, if no rows are on the hub. Raises `DataError`."""
+    """Choose the examples of every set, if no rows are on the hub. Raises `DataError`, and `ConfigError` for a kind
+    that would not show them."""
+    if recipe.is_own_kind and (key := next((key for key, one in recipe.data.sets.items() if one.few_shot), None)):
+        raise ConfigError(f"{key}.few_shot is for the built-in kinds; {recipe.kind} makes its prompts itself")
     read = [part for one in recipe.data.sets.values() for part in (one, one.few_shot) if part and part.path]
     for key in () if any(is_hub_name(str(part.path)) for part in read) else recipe.data.sets:
         with_shots(list[Task](), recipe.data, key, recipe.seed)

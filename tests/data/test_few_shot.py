@@ -12,7 +12,9 @@ from rlhf.config import build
 from rlhf.data.config import DataConfig
 from rlhf.data.few_shot import with_shots
 from rlhf.data.sources import load_demonstrations, load_pairs, load_tasks
-from rlhf.errors import DataError
+from rlhf.errors import ConfigError, DataError
+from rlhf.recipe.loading import recipe_from
+from rlhf.recipe.preflight import check_few_shot
 from rlhf.types import Message
 
 
@@ -76,3 +78,12 @@ def test_demonstrations_and_pairs_have_examples_that_are_not_imitated(tmp_path: 
     assert [lesson.messages[place].content for place in lesson.replies] == ["w0"]
     (pair, *_) = with_shots(load_pairs(config).pairs, made, "data.train", 0)
     assert (len(pair.prompt), pair.chosen) == (8, "a0")
+
+
+def test_a_kind_that_would_not_show_examples_is_refused(tmp_path: Path) -> None:
+    few = {"k": 1, "rows": [{"question": "q", "answer": "a"}]}
+    (tmp_path / "rows.jsonl").write_text('{"question": "r", "answer": "b"}\n')
+    train = {"path": str(tmp_path / "rows.jsonl"), "few_shot": few}
+    recipe = recipe_from({"kind": "tests.pieces:trainer", "model": {"path": "m"}, "data": {"train": train}}).recipe
+    with pytest.raises(ConfigError, match=r"data\.train\.few_shot is for the built-in kinds"):
+        check_few_shot(recipe)
