@@ -67,7 +67,9 @@ def model_card(run: StoredRun, model: Path, version: int, digests: Provenance) -
         "updates": f"{version} of {trainer['updates']}",
         "trained episodes": summary["samples"] if summary.get("updates") == version else None,
         "weights": "a moving average over the updates" if averaged else "a LoRA adapter" if adapter else None,
-        "transformers": None if adapter else json.loads((model / "config.json").read_text())["transformers_version"],
+        "transformers": None
+        if adapter
+        else json.loads((model / "config.json").read_text()).get("transformers_version"),
         "exported by": f"rlhf {metadata.version('rlhf')}",
         **{f"digest of {key}": digest for key, digest in digests.items()},
     }
