@@ -33,6 +33,8 @@ class Episode:
     """The last reply, as text."""
     row: Fields
     """The row of the dataset."""
+    answer: str | None = None
+    """The reference answer, as `answer_column` and `answer_pattern` say."""
     prompt: list[Fields] = field(default_factory=list)
     """The messages of the task, in OpenAI's form."""
     messages: list[Fields] = field(default_factory=list)
@@ -104,11 +106,11 @@ def convention_of(function: Callable[..., Any], arguments: Mapping[str, Any]) ->
     if "completions" in names:
         return together("TRL", ("prompt", "messages", "completion_ids"), lambda episodes: chosen(_trl(episodes)))
     if names[:3] == ["queries", "prompts", "labels"]:
-        return together("OpenRLHF", ("prompt",), lambda episodes: chosen(_openrlhf(episodes)))
+        return together("OpenRLHF", ("prompt", "answer"), lambda episodes: chosen(_openrlhf(episodes)))
     if names == ["batch"]:
         return together("ours", BY_NAME, lambda episodes: {"batch": list(episodes)})
     if {"solution_str", "ground_truth"}.issubset(names):
-        return one_by_one("verl", (), lambda episode: chosen(_verl(episode)))
+        return one_by_one("verl", ("answer",), lambda episode: chosen(_verl(episode)))
     if "completion" in names and VERIFIERS.issuperset(needed):
         return one_by_one("verifiers", BY_NAME, lambda episode: chosen(_verifiers(episode)))
     by_position = 0 if set(names[:2]).intersection(BY_NAME) else 2
@@ -149,14 +151,14 @@ def _openrlhf(episodes: Sequence[Episode]) -> Fields:
     return {
         "queries": [prompt + one.response for prompt, one in zip(prompts, episodes, strict=True)],
         "prompts": prompts,
-        "labels": [one.row.get("label", one.row.get("answer")) for one in episodes],
+        "labels": [one.row.get("label", one.answer) for one in episodes],
     }
 
 
 def _verl(episode: Episode) -> Fields:
     row = episode.row
     model = row.get("reward_model")
-    truth = model.get("ground_truth") if isinstance(model, Mapping) else row.get("ground_truth", row.get("answer"))
+    truth = model.get("ground_truth") if isinstance(model, Mapping) else row.get("ground_truth", episode.answer)
     return {
         "data_source": row.get("data_source", ""),
         "solution_str": episode.response,
@@ -170,7 +172,7 @@ def _verifiers(episode: Episode) -> Fields:
     own = {
         "prompt": episode.prompt,
         "completion": _completion(episode),
-        "answer": row.get("answer", ""),
+        "answer": row.get("answer", "") if episode.answer is None else episode.answer,
         "info": row.get("info", {}),
         "task": row.get("task", ""),
     }

@@ -31,6 +31,7 @@ def plain(message: Message) -> dict[str, Any]:
 
 
 FIELDS: dict[str, Callable[[Trajectory, Sequence[Trajectory]], Any]] = {
+    "answer": lambda episode, group: episode.task.answer,
     "prompt": lambda episode, group: [plain(message) for message in episode.task.messages],
     "messages": lambda episode, group: plain_messages(episode),
     "completion_ids": lambda episode, group: [

@@ -80,7 +80,7 @@ async def test_an_episode_brings_what_its_environment_said_its_limits_and_the_ar
 
 @pytest.mark.waits
 async def test_a_parameter_that_nothing_fills_is_named() -> None:
-    with pytest.raises(ConfigError, match="parameter 'tokenizer' is not one of response, row, prompt, messages"):
+    with pytest.raises(ConfigError, match="parameter 'tokenizer' is not one of response, row, answer, prompt, messages"):
         await scored("unknown", [episode("7", ROW)])
 
 
@@ -121,3 +121,12 @@ async def test_a_part_sees_the_scores_of_the_others() -> None:
 def test_a_list_of_scorers_without_a_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no kind; write module:function"):
         recipe_from({"model": {"path": "m"}, "data": {"train": {"path": "d"}}, "reward": [{"weight": 2}]})
+
+
+@pytest.mark.waits
+@pytest.mark.parametrize(("function", "reply"), [("verl", "so 7"), ("verifiers", "so 7"), ("reward_func", "7")])
+async def test_functions_of_others_get_the_answer_that_the_recipe_reads(function: str, reply: str) -> None:
+    row = {"total": "1 + 6 #### 7", "answer": "1 + 6 #### 7", "data_source": "gsm8k"}
+    (score,) = await scored(function, [episode(reply, row)])  # the task's answer is 7, as answer_pattern finds it
+    assert isinstance(score, Scored)
+    assert score.value == 1

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from rlhf.apps.checks.gold import GoldTotals, gold_reply
 from rlhf.apps.checks.named_reward import check_needs_no_game
-from rlhf.data.columns import Row
+from rlhf.data.columns import Row, column_value
 from rlhf.data.files import json_lines
 from rlhf.data.rows import answer_of, messages_of
 from rlhf.errors import ConfigError, DataError
@@ -140,11 +140,14 @@ def _recorded(path: Path, settings: Recipe, gold: bool) -> Iterator[RecordedResp
     if columns is None:
         raise ConfigError("rlhf score reads the columns that data.train names, but this recipe has no data.train")
     reward = settings.reward
+    called = any(scorer.kind == "function" for scorer in reward.scorers.values())  # what it asks for is not known here
     for where, row in json_lines(path):
         if not (gold or isinstance(row.get("response"), str)):
             raise DataError(f"{where} has no text 'response'; every row needs the response to score")
-        answer = answer_of(columns, row, where) if reward.needs_answer or reward.needs_prompt else None
-        messages = messages_of(columns, row, where) if reward.needs_prompt else ()
+        answered = called and columns.answer_column and column_value(row, columns.answer_column) is not None
+        asked = called and (columns.template or column_value(row, columns.prompt_column) is not None)
+        answer = answer_of(columns, row, where) if answered or reward.needs_answer or reward.needs_prompt else None
+        messages = messages_of(columns, row, where) if asked or reward.needs_prompt else ()
         task = Task(id=where, messages=messages, answer=answer, row=row)
         yield RecordedResponse(row, task, gold_reply(reward, answer or "") if gold else row["response"])
 
