@@ -117,8 +117,8 @@ def init(
     kind: Annotated[
         str,
         typer.Option(
-            help="What you will write yourself: reward, environment, agent or preference.",
-            autocompletion=lambda: ["reward", "environment", "agent", "preference"],
+            help="What you will write yourself: reward, environment, tools, agent or preference.",
+            autocompletion=lambda: ["reward", "environment", "tools", "agent", "preference"],
         ),
     ] = "reward",
 ) -> None:

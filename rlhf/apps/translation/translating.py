@@ -277,7 +277,7 @@ def of_openrlhf(t: Theirs) -> Iterator[Meaning]:
     served = {"reward.kind": "remote", "reward.remote.url": url.removesuffix("/get_reward")}
     scored = {"reward.kind": "model", "reward.model": model} if model and not url else {}
     scored = {} if "," in url + model else served if url.startswith("http") else scored
-    written = "name reward.function, a (response, row, **arguments) -> float; several are reward.parts"
+    written = "name reward.function, module:function, as it is; several are a list below reward"
     yield t.mean(scored, "" if scored else written)
 
 
