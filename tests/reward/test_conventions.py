@@ -80,7 +80,7 @@ async def test_an_episode_brings_what_its_environment_said_its_limits_and_the_ar
 
 @pytest.mark.waits
 async def test_a_parameter_that_nothing_fills_is_named() -> None:
-    with pytest.raises(ConfigError, match="parameter 'tokenizer' is not one of response, row, answer, prompt, messages"):
+    with pytest.raises(ConfigError, match="parameter 'tokenizer' is not one of response, row, answer, prompt"):
         await scored("unknown", [episode("7", ROW)])
 
 
