@@ -112,13 +112,14 @@ def _scorer(
 
 
 def _reward(scorers: Sequence[Mapping[str, Any]], weights: Any) -> Meaning:
-    """Return one scorer, or the parts of several, with their weights."""
+    """Return one scorer, or the parts of several, with their weights; those that only a run would tell are left out."""
+    names: tuple[str, ...] = ("reward_funcs", "reward_weights")
     if not isinstance(weights, list) or len(weights) != len(scorers):
-        weights = [1.0] * len(scorers)
+        names, weights = ("reward_funcs",), [1.0] * len(scorers)
     parts = combination([{**one, "weight": weight} for one, weight in zip(scorers, weights, strict=True)])
     scorer = scorers[0] if weights == [1.0] else parts
     values = {f"reward.{key}": value for key, value in flatten(scorer)}
-    return Meaning(names=("reward_funcs", "reward_weights"), values=values)
+    return Meaning(names=names, values=values)
 
 
 def _listed(node: ast.expr | None, before: Sequence[ast.stmt]) -> Sequence[ast.expr]:

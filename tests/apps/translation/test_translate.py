@@ -335,3 +335,15 @@ def test_defaults_that_nobody_writes_are_those_of_their_libraries(tmp_path: Path
     program = tmp_path / "train.sh"
     program.write_text(MAIN_PPO + " algorithm.adv_estimator=grpo")
     assert flat(translated(program))["trainer.correction.method"] == "none"
+
+
+def test_weights_that_only_a_run_would_tell_are_left_to_the_user(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "def f(completions, **columns):\n    return [0.0] * len(completions)\n\n\n"
+        "args = GRPOConfig(learning_rate=1e-5, reward_weights=weights())\n"
+        'GRPOTrainer(model="m", args=args, reward_funcs=[f, f])\n'
+    )
+    found = translated(program)
+    assert "reward_weights" in names(found, "without")
+    assert flat(found)["reward.parts.f_2.function"] == "train_functions:f"
