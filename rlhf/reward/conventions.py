@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 Fields = dict[str, Any]
+Given = Callable[[Any], Fields]
+"""Makes the arguments of a call from an episode, or from a group of them."""
 DOES_NOT_APPLY = "does not apply"
 """Kind of a missing score that leaves a reply to the other parts of a combination."""
-EPISODES = "\0episodes"
-"""Key of a request's row that holds episodes instead of columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,48 +85,38 @@ def convention_of(function: Callable[..., Any], arguments: Mapping[str, Any]) ->
     every = len(names) < len(free)
     waits = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
-    def one_by_one(
-        name: str, wants: tuple[str, ...], named: Callable[[Episode], Fields], by_position: int = 0
-    ) -> Convention:
+    def called(name: str, wants: tuple[str, ...], given: Given, *, grouped: bool = False, first: int = 0) -> Convention:
+        def chosen(one: Any) -> Fields:
+            return {name: value for name, value in given(one).items() if every or name in names} | dict(arguments)
+
         def call(episodes: Sequence[Episode]) -> Any:
-            values = [function(*(one.response, one.row)[:by_position], **named(one), **arguments) for one in episodes]
+            if grouped:
+                return function(**chosen(episodes))
+            values = [function(*(one.response, one.row)[:first], **chosen(one)) for one in episodes]
             return asyncio.gather(*values) if waits else values
 
-        return Convention(name=name, wants=wants, grouped=waits, waits=waits, call=call)
-
-    def together(name: str, wants: tuple[str, ...], given: Callable[[Sequence[Episode]], Fields]) -> Convention:
-        def call(episodes: Sequence[Episode]) -> Any:
-            return function(**given(episodes), **arguments)
-
-        return Convention(name=name, wants=wants, grouped=True, waits=waits, call=call)
-
-    def chosen(values: Fields) -> Fields:
-        return {name: value for name, value in values.items() if every or name in names}
+        return Convention(name=name, wants=wants, grouped=grouped or waits, waits=waits, call=call)
 
     if "completions" in names:
-        return together("TRL", ("prompt", "messages", "completion_ids"), lambda episodes: chosen(_trl(episodes)))
+        return called("TRL", ("prompt", "messages", "completion_ids"), _trl, grouped=True)
     if names[:3] == ["queries", "prompts", "labels"]:
-        return together("OpenRLHF", ("prompt", "answer"), lambda episodes: chosen(_openrlhf(episodes)))
+        return called("OpenRLHF", ("prompt", "answer"), _openrlhf, grouped=True)
     if names == ["batch"]:
-        return together("ours", BY_NAME, lambda episodes: {"batch": list(episodes)})
+        return called("ours", BY_NAME, lambda episodes: {"batch": list(episodes)}, grouped=True)
     if {"solution_str", "ground_truth"}.issubset(names):
-        return one_by_one("verl", ("answer",), lambda episode: chosen(_verl(episode)))
+        return called("verl", ("answer",), _verl)
     if "completion" in names and VERIFIERS.issuperset(needed):
-        return one_by_one("verifiers", BY_NAME, lambda episode: chosen(_verifiers(episode)))
+        return called("verifiers", BY_NAME, _verifiers)
     by_position = 0 if set(names[:2]).intersection(BY_NAME) else 2
-    asked = tuple(name for name in names[by_position:] if name in (*BY_NAME, "response", "row"))
+    asked = [name for name in names[by_position:] if name in (*BY_NAME, "response", "row")]
     if unknown := [name for name in needed[by_position:] if name not in asked]:
         raise TypeError(
             f"parameter {unknown[0]!r} is not one of response, row, {', '.join(BY_NAME)}; give it a default or a value "
             "in reward.arguments"
         )
     signature.bind(*[None] * by_position, **dict.fromkeys(asked), **arguments)
-    return one_by_one(
-        "ours",
-        tuple(name for name in asked if name in BY_NAME),
-        lambda episode: {name: getattr(episode, name) for name in asked},
-        by_position,
-    )
+    wants = tuple(name for name in asked if name in BY_NAME)
+    return called("ours", wants, lambda one: {name: getattr(one, name) for name in asked}, first=by_position)
 
 
 def _completion(episode: Episode) -> list[Fields]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlhf.chat.thinking import after_thinking
 from rlhf.reward.config import JudgeConfig
-from rlhf.reward.wire import message_text, task_text
+from rlhf.reward.wire import conversation_text, message_text
 from rlhf.types import Message, Task, Trajectory, Unscored
 
 VERDICT = re.compile(r"\**verdict\**\s*[:=](.+)", re.IGNORECASE)
@@ -103,7 +103,7 @@ def _message(message: Message, author: str) -> str:
 
 def _chat(config: JudgeConfig, task: Task, episodes: dict[str, Trajectory], ending: str) -> Chat:
     one = next(iter(episodes.values()))
-    blocks = [] if one.conversation else [_fenced("request", task_text(task))]
+    blocks = [] if one.conversation else [_fenced("request", conversation_text(task.messages))]
     blocks += [] if task.answer is None else [_fenced("reference", task.answer)]
     for name, episode in episodes.items():
         text = judged_text(episode)

@@ -12,7 +12,7 @@ from rlhf.reward.config import ScorerConfig
 from rlhf.reward.model import ModelReward
 from rlhf.reward.model_worker import RewardModelSettings
 from rlhf.reward.score_texts import segment_of
-from rlhf.reward.wire import task_text
+from rlhf.reward.wire import conversation_text
 from rlhf.types import Scored, Task, Trajectory, Unscored
 
 WORKER = "rlhf.reward.model_worker:RewardModelWorker"
@@ -57,5 +57,5 @@ class LocalModelReward:
     def _with_tokens(self, task: Task, trajectory: Trajectory) -> Trajectory:
         if trajectory.segments:
             return trajectory
-        text = task_text(task) + trajectory.response
+        text = conversation_text(task.messages) + trajectory.response
         return replace(trajectory, segments=(segment_of(self._tokenizer.encode(text, add_special_tokens=False)),))

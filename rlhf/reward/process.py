@@ -6,17 +6,16 @@ import asyncio
 import contextlib
 import json
 import math
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rlhf.chat.templates import as_chat
 from rlhf.cluster.child import Child, ChildEnded
 from rlhf.cluster.loop_thread import BackgroundLoop
 from rlhf.errors import ConfigError, DataError, DeadlinePassed
-from rlhf.reward.conventions import EPISODES
-from rlhf.reward.episode_fields import asked_fields
-from rlhf.reward.row_lines import row_line
-from rlhf.types import EpisodeStatus, Scored, Task, Trajectory, Unscored, finite_number
+from rlhf.reward.row_lines import request_lines
+from rlhf.types import EpisodeStatus, Message, Scored, Trajectory, Unscored, finite_number
 from rlhf.untrusted_text import InvalidJson
 
 T = TypeVar("T")
@@ -26,6 +25,22 @@ LINE_BYTES = 2**20
 """A longer answer is refused: an answer is a number or a reason."""
 TRIES = 3
 """Attempts for a response whose worker dies: something else may have killed it."""
+FIELDS: dict[str, Callable[[Trajectory, Sequence[Trajectory]], Any]] = {
+    "answer": lambda one, group: one.task.answer,
+    "prompt": lambda one, group: [as_chat(message) for message in one.task.messages],
+    "messages": lambda one, group: [as_chat(message) for message in one.conversation or _without_environment(one)],
+    "completion_ids": lambda one, group: [
+        token for segment in one.segments for token in segment.token_ids[segment.action_mask].tolist()
+    ],
+    "truncated": lambda one, group: one.status is EpisodeStatus.TRUNCATED,
+    "turns": lambda one, group: sum(len(segment.turns) for segment in one.segments) or 1,
+    "role": lambda one, group: one.role,
+    "env_info": lambda one, group: list(one.env_info),
+    "state": lambda one, group: one.env_info[-1] if one.env_info else {},
+    "group": lambda one, group: [other.response for other in group if other.role == one.role],
+    "reward_parts": lambda one, group: one.reward_parts,
+}
+"""What a function may ask to know of an episode of a group, as `conventions.Episode` describes it."""
 
 
 class ScorerPool:
@@ -62,38 +77,25 @@ class ScorerPool:
         """Start every worker now, so that an import error of the function is reported early. Raises `ConfigError`."""
         await self._run(self._start())
 
-    async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
-        """Score a reply of which only its text is known, as `score_episodes` does."""
-        task = Task(id="text", messages=(), row=row)
-        played = Trajectory(task=task, segments=(), status=EpisodeStatus.TERMINATED, response=response)
-        (score,) = await self.score_episodes([played], row)
-        return score
-
-    async def score_episodes(self, played: Sequence[Trajectory], row: Mapping[str, Any]) -> list[Scored | Unscored]:
+    async def scores(self, played: Sequence[Trajectory], row: Mapping[str, Any]) -> list[Scored | Unscored]:
         """Return the scorer's number for each episode of a group, or `Unscored` of kind `timeout`, `died`, `raised` or
         `not a number`. Raises `ConfigError` when the function cannot be imported or called, `DataError` for a row that
         is not plain data."""
         wants = await self.wants()
-        grouped = self._called["grouped"]
+        episodes = [{"response": one.response, **{name: FIELDS[name](one, played) for name in wants}} for one in played]
+        batches = [episodes] if self._called["grouped"] else [[one] for one in episodes]
         try:
-            if not (wants or grouped):
-                requests = [row_line(one.response, row) for one in played]
-            else:
-                episodes = [
-                    {"response": one.response, "row": row, **asked_fields(one, played, wants)} for one in played
-                ]
-                batches = [episodes] if grouped else [[one] for one in episodes]
-                requests = [row_line("", {EPISODES: batch}) for batch in batches]
+            requests = request_lines(batches, row)
         except TypeError as error:
             raise DataError(f"{self._function} cannot receive a row: {error}") from None
-        size = len(played) if grouped else 1
-        found = await asyncio.gather(*(self._run(self._ask(request, size)) for request in requests))
+        found = await asyncio.gather(*(self._run(self._ask(one, len(batches[0]))) for one in requests))
         return [score for scores in found for score in scores]
 
     async def wants(self) -> Sequence[str]:
         """Return the fields of an episode that the function asks for. Raises `ConfigError`."""
-        called = self._called or await self._run(self._learn())
-        return list(called["wants"])
+        if not self._called:
+            await self._run(self._learn())
+        return list[str](self._called["wants"])
 
     async def close(self) -> None:
         """Kill the workers. Responses that are being scored return as `died`; waiting ones raise `RuntimeError`."""
@@ -111,10 +113,10 @@ class ScorerPool:
         async with contextlib.AsyncExitStack() as stack:
             await asyncio.gather(*(stack.enter_async_context(self._worker()) for _ in range(self._workers)))
 
-    async def _learn(self) -> dict[str, Any]:
+    async def _learn(self) -> None:
         """Learn from a worker how the function is called."""
         async with self._worker():
-            return self._called
+            pass
 
     async def _ask(self, request: bytes, size: int) -> list[Scored | Unscored]:
         for _ in range(TRIES):
@@ -199,3 +201,7 @@ def _outcome(message: dict[str, Any]) -> Scored | Unscored:
             return Unscored(kind=kind, detail=detail)
         case _:
             raise InvalidJson("an object without a value or a failure")
+
+
+def _without_environment(episode: Trajectory) -> tuple[Message, ...]:
+    return (*episode.task.messages, Message(role="assistant", content=episode.response))

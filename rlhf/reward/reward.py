@@ -37,25 +37,15 @@ class Reward:
         self, name: str, scorer: Scorer, row_of: Callable[[Task], Mapping[str, Any]], needs_answer: bool
     ) -> None:
         self.name, self.needs_answer = name, needs_answer
-        self._scorer, self._row_of = scorer, row_of
+        self.scorer, self._row_of = scorer, row_of
         self.start, self.close = scorer.start, scorer.close
-
-    async def reads_parts(self) -> bool:
-        """Whether it is a function that asks for the scores of the other parts of a combination."""
-        return isinstance(self._scorer, ScorerPool) and "reward_parts" in await self._scorer.wants()
 
     async def __call__(self, task: Task, trajectories: Sequence[Trajectory]) -> list[Scored | Unscored]:
         """Return the scores of one task's episodes; each number is also in `parts`, under the reward's name."""
         if self.needs_answer and task.answer is None:
             detail = f"task {task.id} has no answer; name its column with answer_column"
             return [Unscored(kind="no answer", detail=detail)] * len(trajectories)
-        scorer, row, found = self._scorer, self._row_of(task), list[Scored | Unscored]()
-        if isinstance(scorer, ScorerPool):
-            found = await scorer.score_episodes(trajectories, row)
-        elif isinstance(scorer, QuickScorer):  # it never waits, and a task would cost more than a score
-            found = [await scorer.score(one.response, row) for one in trajectories]
-        else:
-            found = await asyncio.gather(*(scorer.score(one.response, row) for one in trajectories))
+        found = await self.scorer.scores(trajectories, self._row_of(task))
         return [replace(one, parts={self.name: one.value}) if isinstance(one, Scored) else one for one in found]
 
 
@@ -68,15 +58,15 @@ class QuickScorer:
     async def start(self) -> None: ...
     async def close(self) -> None: ...
 
-    async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
+    async def scores(self, played: Sequence[Trajectory], row: Mapping[str, Any]) -> list[Scored | Unscored]:
         try:
-            return Scored(value=self._rule(response, row))
+            return [Scored(value=self._rule(one.response, row)) for one in played]
         except NoReference as error:
-            return Unscored(kind="no answer", detail=str(error))
+            return [Unscored(kind="no answer", detail=str(error))] * len(played)
 
 
 Scorer = QuickScorer | ScorerPool | CodeScorer
-"""Scores one response and its row. `start` reports errors of the set-up early."""
+"""Scores episodes of one row. `start` reports errors of the set-up early."""
 
 
 class FailuresValued:
@@ -129,8 +119,10 @@ class CombinedReward:
 
 
 async def _reads_parts(part: LiveReward) -> bool:
-    scorer = part.reward if isinstance(part, FailuresValued) else part
-    return isinstance(scorer, Reward) and await scorer.reads_parts()
+    """Whether it is a function that asks for the scores of the other parts of a combination."""
+    inner = part.reward if isinstance(part, FailuresValued) else part
+    pool = inner.scorer if isinstance(inner, Reward) else None
+    return isinstance(pool, ScorerPool) and "reward_parts" in await pool.wants()
 
 
 def combined(scores: Mapping[str, Scored | Unscored], weights: Mapping[str, float]) -> Scored | Unscored:

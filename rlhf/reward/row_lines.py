@@ -1,4 +1,4 @@
-"""Encode a response and its row as a line of JSON, and decode it: values, never code. Standard library only."""
+"""Encode episodes and their row as a line of JSON, and decode it: values, never code. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import datetime
 import decimal
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 TAG = "\0"
@@ -16,20 +16,22 @@ NUMBERS = "biufc"
 """Kinds of numpy arrays that hold only numbers."""
 
 
-def row_line(response: str, row: Mapping[str, Any]) -> bytes:
-    """Encode a response and its row. Raises `TypeError`, which names the column, for a value that is not plain data."""
+def request_lines(batches: Iterable[Sequence[Mapping[str, Any]]], row: Mapping[str, Any]) -> list[bytes]:
+    """Encode each batch of episodes, and their row with it. Raises `TypeError`, which names the column, for a value
+    that is not plain data."""
     encoded = {}
     for column, value in row.items():
         try:
             encoded[column] = _encoded(value)
         except TypeError as error:
             raise TypeError(f"column {column!r}: {error}") from None
-    return json.dumps([response, encoded]).encode() + b"\n"
+    columns = json.dumps(encoded)
+    return [f"[{json.dumps(_encoded(batch))}, {columns}]\n".encode() for batch in batches]
 
 
-def read_line(line: bytes) -> tuple[str, dict[str, Any]]:
-    response, row = json.loads(line)
-    return response, {column: _decoded(value) for column, value in row.items()}
+def read_line(line: bytes) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    episodes, row = json.loads(line)
+    return _decoded(episodes), {column: _decoded(value) for column, value in row.items()}
 
 
 def _encoded(value: Any) -> Any:

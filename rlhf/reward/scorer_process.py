@@ -1,7 +1,7 @@
 """The process of a scorer: `python -m rlhf.reward.scorer_process MODULE:FUNCTION FD PARENT_PID`. Imports little, to
 start fast. The first request holds `arguments` and `memory_bytes`; its answer says how the function is called. Any
-other is a line of `rows`, with the episodes of a group where the function takes groups, and its answer has `scores`:
-`{"value": …}` or `{"kind": …, "detail": …}` for each."""
+other is a line of `request_lines`, with the episodes of a group where the function takes groups, and its answer has
+`scores`: `{"value": …}` or `{"kind": …, "detail": …}` for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any, SupportsFloat
 
 from rlhf.cluster.child_side import connect_to_parent
 from rlhf.errors import NoReference, Raised, catch, describe_error, logged_error
-from rlhf.reward.conventions import DOES_NOT_APPLY, EPISODES, Convention, Episode, convention_of, values_of
+from rlhf.reward.conventions import DOES_NOT_APPLY, Convention, Episode, convention_of, values_of
 from rlhf.reward.row_lines import read_line
 
 WITHOUT = {"kind": DOES_NOT_APPLY, "detail": "it returned None, by which a function of TRL leaves a reply to others"}
@@ -35,9 +35,8 @@ def scorer_process_main(function: str, descriptor: int, parent: int) -> None:
     connection.send(json.dumps({"convention": scorer.name, "wants": scorer.wants, "grouped": scorer.grouped}))
     with asyncio.Runner() as runner:  # one for all requests: a function may keep its connections
         for line in connection:
-            response, row = read_line(line)
-            given = row.get(EPISODES, [{"response": response, "row": row}])
-            scores = scores_of_episodes(scorer, [Episode(**one) for one in given], runner)
+            episodes, row = read_line(line)
+            scores = scores_of_episodes(scorer, [Episode(row=row, **one) for one in episodes], runner)
             connection.send(json.dumps({"scores": scores}))
 
 
@@ -71,7 +70,7 @@ def scores_of_episodes(scorer: Convention, episodes: Sequence[Episode], runner: 
 
 def _message(value: Any) -> dict[str, Any]:
     """Return the message for a scorer's return value, whose methods may be user code too."""
-    if not isinstance(value, SupportsFloat):
+    if not isinstance(value, (float, SupportsFloat)):  # float first: checking a protocol takes microseconds
         return {"kind": "not a number", "detail": f"it returned {value!r:.200}"}
     number = float(value)
     if not math.isfinite(number):

@@ -38,27 +38,23 @@ class Shape:
     read: Callable[[Any], Sequence[Any]]
 
 
-def task_text(task: Task) -> str:
-    """Return the prompt as plain text: a single message unchanged, several with their roles in front."""
-    return _text(task.messages)
+def conversation_text(messages: Sequence[Message]) -> str:
+    """Return messages as plain text: a single one unchanged, several with their roles in front."""
+    if len(messages) == 1:
+        return messages[0].content
+    return "\n\n".join(f"{message.role}: {message_text(message)}" for message in messages)
 
 
 def text_before(episode: Trajectory) -> str:
     """Return what the last reply answers, as plain text: the task, and the turns before it, if there were any."""
     replies = [place for place, message in enumerate(episode.conversation) if message.role == "assistant"]
-    return _text(episode.conversation[: replies[-1]] if replies else episode.task.messages)
+    return conversation_text(episode.conversation[: replies[-1]] if replies else episode.task.messages)
 
 
 def message_text(message: Message) -> str:
     """Return a message's text, and its tool calls."""
     calls = [f"{call.name}({json.dumps(dict(call.arguments), ensure_ascii=False)})" for call in message.tool_calls]
     return "\n".join([message.content, *calls] if message.content else calls)
-
-
-def _text(messages: Sequence[Message]) -> str:
-    if len(messages) == 1:
-        return messages[0].content
-    return "\n\n".join(f"{message.role}: {message_text(message)}" for message in messages)
 
 
 def scores(shape: Shape, answer: Any, count: int) -> list[Score]:

@@ -12,6 +12,7 @@ from rlhf.env.hosting.isolation import Deadlines, Factory
 from rlhf.env.hosting.processes import ProcessIsolation
 from rlhf.reward.process import ScorerPool
 from rlhf.types import EnvironmentSpec, Message, Observation, Scored, Task
+from tests.reward.asked import score_text
 
 SECRETS = (
     "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "RAY_AUTH_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID",
@@ -89,6 +90,6 @@ async def test_a_scorer_has_no_secret_but_those_that_the_recipe_names(secrets: N
     for variables, share in (((), 0.0), (("HF_TOKEN", "ANYTHING"), 2 / len(SECRETS))):
         pool = ScorerPool(f"{__name__}:tell_environment", 1, 20.0, None, variables)
         try:
-            assert await pool.score("", {"names": list(SECRETS)}) == Scored(value=share)
+            assert await score_text(pool, "", {"names": list(SECRETS)}) == Scored(value=share)
         finally:
             await pool.close()

@@ -21,7 +21,7 @@ from rlhf.data.config import DatasetConfig
 from rlhf.data.files import rows_in_file
 from rlhf.data.sources import load_tasks
 from rlhf.errors import DataError
-from rlhf.reward.row_lines import read_line, row_line
+from rlhf.reward.row_lines import read_line, request_lines
 
 
 def answers(path: Path, **settings: Any) -> list[str | None]:
@@ -108,7 +108,8 @@ def test_a_number_keeps_its_text_and_is_a_plain_float_to_a_scorer() -> None:
     number = exact_json("[0.10]")[0]
     assert (str(number), f"{number}", number + 0.4) == ("0.10", "0.10", 0.5)
     assert str(pickle.loads(pickle.dumps(number))) == "0.10"
-    _, row = read_line(row_line("", {"value": WrittenNumber("0.10"), "in": [WrittenNumber("2.50")]}))
+    (line,) = request_lines([[]], {"value": WrittenNumber("0.10"), "in": [WrittenNumber("2.50")]})
+    _, row = read_line(line)
     assert row == {"value": 0.1, "in": [2.5]}
     assert type(row["value"]) is float
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from rlhf.reward.process import ScorerPool
 from rlhf.reward.reward_interface import LiveReward
 from rlhf.types import EpisodeStatus, Message, Scored, Task, Trajectory, Unscored
 
@@ -17,6 +21,11 @@ async def scored(reward: LiveReward, *texts: str, task: Task = TASK) -> list[Sco
         return await reward(task, replies(*texts, task=task))
     finally:
         await reward.close()
+
+
+async def score_text(pool: ScorerPool, text: str, row: Mapping[str, Any]) -> Scored | Unscored:
+    (score,) = await pool.scores(replies(text), row)
+    return score
 
 
 def kinds(scores: list[Scored | Unscored]) -> list[str]:

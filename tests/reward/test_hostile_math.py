@@ -17,7 +17,7 @@ from rlhf.reward.reward import IN_WORKERS, make_reward
 from rlhf.reward.written_answer import NUMBER, undressed
 from rlhf.types import Scored, Unscored
 from tests.pace import scaled
-from tests.reward.asked import TASK, replies
+from tests.reward.asked import TASK, replies, score_text
 
 ENDLESS = [
     *(
@@ -124,7 +124,7 @@ async def test_what_is_too_large_to_evaluate_slow_to_compare_or_long_to_read_hol
     try:
         await pool.start()
         for reply in ["\\boxed{1}", *BOMBS, *(f"\\boxed{{{formula}}}" for formula in SLOW), *UNENDED]:
-            assert await pool.score(reply, {"answer": "42"}) == Scored(value=0.0), reply[:60]
+            assert await score_text(pool, reply, {"answer": "42"}) == Scored(value=0.0), reply[:60]
     finally:
         await pool.close()
 
@@ -139,7 +139,7 @@ def test_a_reply_with_many_formulas_that_end_is_read() -> None:
 async def test_a_worker_that_wants_more_memory_than_it_has_raises() -> None:
     pool = ScorerPool("tests.reward.faulty_scorers:misbehave", 1, scaled(5), memory_bytes=2**30)
     try:
-        hoard = await pool.score("hoard", {})
+        hoard = await score_text(pool, "hoard", {})
         assert isinstance(hoard, Unscored)
         assert (hoard.kind, hoard.detail.startswith("MemoryError:")) == ("raised", True)
     finally:

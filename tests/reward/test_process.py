@@ -17,6 +17,7 @@ from rlhf.errors import ConfigError
 from rlhf.reward.process import ScorerPool
 from rlhf.types import Scored, Unscored
 from tests.pace import scaled
+from tests.reward.asked import score_text
 
 pytestmark = pytest.mark.waits
 
@@ -34,7 +35,7 @@ async def pool() -> AsyncIterator[ScorerPool]:
 async def test_a_healthy_scorer_gives_its_number() -> None:
     pool = ScorerPool(f"{FAULTS}:length", workers=2, timeout_seconds=DEADLINE)
     await pool.start()
-    scores = await asyncio.gather(*(pool.score("x" * n, {}) for n in range(300)))
+    scores = await asyncio.gather(*(score_text(pool, "x" * n, {}) for n in range(300)))
     assert scores == [Scored(value=float(n)) for n in range(300)]
     await pool.close()
 
@@ -59,28 +60,28 @@ async def test_a_healthy_scorer_gives_its_number() -> None:
 async def test_a_broken_scorer_is_unscored_and_the_next_response_is_not_touched(
     pool: ScorerPool, behaviour: str, kind: str, detail: str
 ) -> None:
-    broken = await pool.score(behaviour, {})
+    broken = await score_text(pool, behaviour, {})
     assert isinstance(broken, Unscored)
     assert broken.kind == kind
     assert detail in broken.detail
-    assert await pool.score("true", {}) == Scored(value=1.0)
+    assert await score_text(pool, "true", {}) == Scored(value=1.0)
 
 
 async def test_a_forked_process_that_returns_does_not_answer(pool: ScorerPool) -> None:
-    scores = [await pool.score(behaviour, {}) for behaviour in ("fork", "true", "fork", "true")]
+    scores = [await score_text(pool, behaviour, {}) for behaviour in ("fork", "true", "fork", "true")]
     assert scores == [Scored(value=value) for value in (0.0, 1.0, 0.0, 1.0)]
 
 
 async def test_waiting_for_a_free_worker_does_not_count(pool: ScorerPool) -> None:
-    naps = await asyncio.gather(*(pool.score("nap", {"seconds": 0.3}) for _ in range(4)))
+    naps = await asyncio.gather(*(score_text(pool, "nap", {"seconds": 0.3}) for _ in range(4)))
     assert naps == [Scored(value=1.0)] * 4
 
 
 async def test_one_hanging_response_does_not_hold_up_the_other_workers() -> None:
     pool = ScorerPool(f"{FAULTS}:misbehave", workers=2, timeout_seconds=scaled(20))
     await pool.start()
-    hanging = asyncio.create_task(pool.score("hang", {}))
-    assert await pool.score("true", {}) == Scored(value=1.0)
+    hanging = asyncio.create_task(score_text(pool, "hang", {}))
+    assert await score_text(pool, "true", {}) == Scored(value=1.0)
     assert not hanging.done()
     await pool.close()
     assert isinstance(await hanging, Unscored)
@@ -88,7 +89,7 @@ async def test_one_hanging_response_does_not_hold_up_the_other_workers() -> None
 
 async def test_a_killed_scorer_takes_its_children_with_it(pool: ScorerPool, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    outcome = await pool.score("leave a child and hang", {"pid_file": str(pid_file)})
+    outcome = await score_text(pool, "leave a child and hang", {"pid_file": str(pid_file)})
     assert isinstance(outcome, Unscored)
     assert gone(int(pid_file.read_text()))
 
@@ -98,7 +99,7 @@ async def test_a_worker_that_died_while_idle_costs_no_response(pool: ScorerPool)
     (worker,) = workers()
     worker.kill()
     worker.wait(timeout=scaled(5))
-    assert await pool.score("true", {}) == Scored(value=1.0)
+    assert await score_text(pool, "true", {}) == Scored(value=1.0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -106,7 +107,7 @@ async def test_a_response_whose_worker_is_ended_or_stopped_from_outside_is_score
     pool = ScorerPool(f"{FAULTS}:misbehave", workers=1, timeout_seconds=scaled(1.5))
     await pool.start()
     (worker,) = workers()
-    scoring = asyncio.create_task(pool.score("nap", {"seconds": 0.5}))
+    scoring = asyncio.create_task(score_text(pool, "nap", {"seconds": 0.5}))
     await asyncio.sleep(0.1)
     worker.send_signal(number)
     assert await scoring == Scored(value=1.0)
@@ -118,7 +119,7 @@ async def test_a_worker_that_was_stopped_while_idle_costs_no_response(pool: Scor
     await pool.start()
     (worker,) = workers()
     worker.suspend()
-    assert await pool.score("true", {}) == Scored(value=1.0)
+    assert await score_text(pool, "true", {}) == Scored(value=1.0)
     assert gone(worker.pid)
 
 
@@ -126,19 +127,19 @@ async def test_a_worker_that_was_stopped_while_idle_costs_no_response(pool: Scor
 async def test_a_response_that_ends_its_worker_three_times_has_no_score(
     pool: ScorerPool, times: int, score: str, tmp_path: Path
 ) -> None:
-    outcome = await pool.score("die at first", {"file": str(tmp_path / "file"), "times": times})
+    outcome = await score_text(pool, "die at first", {"file": str(tmp_path / "file"), "times": times})
     assert (outcome.kind if isinstance(outcome, Unscored) else "scored") == score
     assert (tmp_path / "file").read_text() == "..."
 
 
 async def test_the_kernel_takes_a_scorer_before_the_trainer_when_memory_runs_out(pool: ScorerPool) -> None:
-    assert await pool.score("tell its memory rank", {}) == Scored(value=1000.0)
+    assert await score_text(pool, "tell its memory rank", {}) == Scored(value=1000.0)
 
 
 async def test_close_kills_at_once_and_nothing_is_scored_after_it() -> None:
     pool = ScorerPool(f"{FAULTS}:misbehave", workers=2, timeout_seconds=30.0)
     await pool.start()
-    hanging = asyncio.create_task(pool.score("hang", {}))
+    hanging = asyncio.create_task(score_text(pool, "hang", {}))
     await asyncio.sleep(0.1)
     started = time.monotonic()
     await pool.close()
@@ -148,7 +149,7 @@ async def test_close_kills_at_once_and_nothing_is_scored_after_it() -> None:
     assert isinstance(outcome, Unscored)
     assert outcome.kind == "died"
     with pytest.raises(RuntimeError):
-        await pool.score("true", {})
+        await score_text(pool, "true", {})
 
 
 @pytest.mark.parametrize(
@@ -170,11 +171,12 @@ def test_workers_die_with_a_parent_that_is_killed() -> None:
     script = (
         "import asyncio, psutil\n"
         "from rlhf.reward.process import ScorerPool\n"
+        "from tests.reward.asked import score_text\n"
         "async def main():\n"
         f"    pool = ScorerPool('{FAULTS}:misbehave', workers=2, timeout_seconds=60)\n"
         "    await pool.start()\n"
         "    print(*(child.pid for child in psutil.Process().children()), flush=True)\n"
-        "    await pool.score('hang', {})\n"
+        "    await score_text(pool, 'hang', {})\n"
         "asyncio.run(main())\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
@@ -210,7 +212,7 @@ def gone(pid: int, seconds: float = 5.0) -> bool:
 
 async def test_the_traceback_of_a_scorer_is_in_the_log(tmp_path: Path) -> None:
     pool = ScorerPool(f"{FAULTS}:misbehave", workers=1, timeout_seconds=DEADLINE, log=tmp_path / "scorers.log")
-    assert isinstance(await pool.score("raise", {}), Unscored)
+    assert isinstance(await score_text(pool, "raise", {}), Unscored)
     await pool.close()
     logged = (tmp_path / "scorers.log").read_text()
     assert "Traceback" in logged
@@ -219,6 +221,6 @@ async def test_the_traceback_of_a_scorer_is_in_the_log(tmp_path: Path) -> None:
 
 async def test_what_a_scorer_prints_is_in_the_log(tmp_path: Path) -> None:
     pool = ScorerPool(f"{FAULTS}:talk", workers=1, timeout_seconds=DEADLINE, log=tmp_path / "scorers.log")
-    assert await pool.score("a reply", {}) == Scored(value=1.0)
+    assert await score_text(pool, "a reply", {}) == Scored(value=1.0)
     await pool.close()
     assert (tmp_path / "scorers.log").read_text() == "scoring a reply\n"

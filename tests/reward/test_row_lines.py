@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.reward.row_lines import TAG, read_line, row_line
+from rlhf.reward.row_lines import TAG, read_line, request_lines
 
 UTC = datetime.UTC
 VALUES: list[Any] = [
@@ -21,27 +21,34 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 
+def through(episodes: Any, row: Any) -> Any:
+    (line,) = request_lines([episodes], row)
+    return read_line(line)
+
+
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_a_value_comes_out_as_it_went_in(value: Any) -> None:
-    response, row = read_line(row_line("r\ud800", {"column": value}))
-    assert (response, row["column"], type(row["column"])) == ("r\ud800", value, type(value))
+    episodes, row = through([{"response": "r\ud800", "state": value}], {"column": value})
+    assert (episodes, row["column"], type(row["column"])) == (
+        [{"response": "r\ud800", "state": value}], value, type(value),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("value", [np.arange(6).reshape(2, 3), np.float32(0.5), np.array([True]), np.zeros((0, 2))])
 def test_an_array_of_numbers_does_too(value: Any) -> None:
-    _, row = read_line(row_line("", {"column": value}))
+    _, row = through([], {"column": value})
     assert np.array_equal(row["column"], value)
     assert row["column"].dtype == value.dtype
 
 
 def test_an_infinity_in_a_row_is_one_in_the_worker() -> None:
-    assert read_line(row_line("", {"x": float("inf")}))[1] == {"x": float("inf")}
+    assert through([], {"x": float("inf")})[1] == {"x": float("inf")}
 
 
 @pytest.mark.parametrize("value", [object(), lambda: 1, np.array([object()]), [1, {"a": range(3)}]])
 def test_what_is_no_data_is_refused_by_the_name_of_its_column(value: Any) -> None:
     with pytest.raises(TypeError, match="column 'image': a scorer's row may hold"):
-        row_line("", {"image": value})
+        through([], {"image": value})
 
 
 def test_a_pickle_is_no_request() -> None:

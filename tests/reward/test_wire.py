@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf.reward.config import RemoteConfig
-from rlhf.reward.wire import SHAPES, parse_number, scores, task_text
+from rlhf.reward.wire import SHAPES, conversation_text, parse_number, scores
 from rlhf.types import EpisodeStatus, Message, Segment, Task, ToolCall, Trajectory, Unscored
 
 TASK = Task(id="t", messages=(Message(role="user", content="6*7="),), answer="42")
@@ -127,8 +127,8 @@ def test_a_number_is_a_number() -> None:
 
 def test_a_single_message_is_its_text_and_a_chat_names_its_roles() -> None:
     system, user = Message(role="system", content="Be brief."), Message(role="user", content="6*7?")
-    assert task_text(Task(id="t", messages=(user,))) == "6*7?"
-    assert task_text(Task(id="t", messages=(system, user))) == "system: Be brief.\n\nuser: 6*7?"
+    assert conversation_text((user,)) == "6*7?"
+    assert conversation_text((system, user)) == "system: Be brief.\n\nuser: 6*7?"
 
 
 def test_of_several_turns_everything_before_the_last_reply_is_the_prompt() -> None:

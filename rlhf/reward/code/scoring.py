@@ -4,11 +4,12 @@ that need the objects of the code run in its process (`script`), and trust it.""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from rlhf.reward.code_block import code_of
 from rlhf.sandbox.client import RemoteSandbox, RetryingRunner
 from rlhf.sandbox.pool import Queue, Sandbox
 from rlhf.sandbox.program import MIB, Program, ProgramResult, ProgramRunner, SandboxLimits, TerminationReason
-from rlhf.types import Scored, Unscored
+from rlhf.types import Scored, Trajectory, Unscored
 from rlhf.untrusted_text import escape_to_line
 
 PROGRAM = Path(__file__).with_name("run_tests.py").read_text(encoding="utf-8")
@@ -56,6 +57,9 @@ class CodeScorer:
             raise ConfigError(
                 "reward.code: the sandbox judges known code wrongly, or lets it read the process of its tests"
             )
+
+    async def scores(self, played: Sequence[Trajectory], row: Mapping[str, Any]) -> list[Scored | Unscored]:
+        return await asyncio.gather(*(self.score(one.response, row) for one in played))
 
     async def score(self, response: str, row: Mapping[str, Any]) -> Scored | Unscored:
         """Return the share of the row's tests that the reply's code passes, or whether it passes all. Code that fails
