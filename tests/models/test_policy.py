@@ -11,7 +11,7 @@ from rlhf.models.policy import PolicyModel
 from rlhf.models.tiny import save_tiny
 from rlhf.trainer.batching.batch import MicroBatch, build_minibatches
 from rlhf.types import Group
-from tests.trainer.made import made_batch, made_groups, with_one_prompt
+from tests.trainer.made import made_batch, made_groups, rewritten_group, with_one_prompt
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen3"])
@@ -47,8 +47,9 @@ def computed(
 ) -> tuple[np.ndarray, torch.Tensor]:
     """Return the log-probs of all action tokens in the batch's order, and the gradient of their weighted sum."""
     policy.zero_grad()
-    flat = np.zeros(sum(s.trajectory.action_tokens for g in made_groups() for s in g.samples))
-    for micro in microbatches(row_tokens, tokens, groups or made_groups()):
+    groups = groups or made_groups()
+    flat = np.zeros(sum(s.trajectory.action_tokens for g in groups for s in g.samples))
+    for micro in microbatches(row_tokens, tokens, groups):
         logprobs = forward(policy, micro)
         flat[micro.places] = logprobs.detach()
         (logprobs * torch.tensor(np.cos(micro.places), dtype=torch.float32)).sum().backward()
@@ -91,3 +92,16 @@ def test_samples_that_share_their_prompt_are_as_if_each_were_alone(policy: Polic
     alone, expected = computed(policy, 1, 4, groups)
     np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
     assert float((gradient - expected).norm() / expected.norm()) <= 1e-6
+
+
+def test_an_agent_s_rewritten_contexts_are_as_if_each_were_alone_and_cost_little_more_than_one(
+    policy: PolicyModel,
+) -> None:
+    groups = [rewritten_group(8)]
+    together, gradient = computed(policy, 128, 512, groups)
+    alone, expected = computed(policy, 1, 4, groups)
+    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
+    assert float((gradient - expected).norm() / expected.norm()) <= 1e-6
+    tokens = sum(int((micro.position_ids > 0).sum()) + 1 for micro in microbatches(128, 512, groups))
+    keeps_thinking = 2 * (10 + 8 * (6 + 2) + 7 * 3 + (6 + 2))  # the reply that is asked for twice
+    assert tokens <= 1.3 * keeps_thinking

@@ -40,6 +40,33 @@ def made_groups(count: int = 6, size: int = 4, *, seed: int = 0, longest_prompt:
     return groups
 
 
+def rewritten_group(turns: int = 8, *, thinking: int = 6, answer: int = 2, size: int = 2) -> Group:
+    """Episodes of an agent that drops the thinking of earlier replies: a context is the prompt, the answers so
+    far and what came after them. The last reply but one is asked for twice, with the same context."""
+    rng, task = np.random.default_rng(5), Task(id="0", messages=())
+    samples = []
+    for reward in range(size):
+        context, segments = rng.integers(3, 250, 10).astype(np.int32), []
+        for turn in range(turns):
+            for _ in range(1 + (turn == turns - 2)):
+                reply = made_segment(rng, 0, thinking + answer)
+                segments.append(_replied(context, reply))
+            context = np.concatenate([context, reply.token_ids[thinking:], rng.integers(3, 250, 3).astype(np.int32)])
+        trajectory = Trajectory(task=task, segments=tuple(segments), status=EpisodeStatus.TERMINATED)
+        samples.append(Sample(trajectory=trajectory, score=Scored(value=float(reward))))
+    return Group(ticket=Ticket(ordinal=0, version=0), task=task, samples=tuple(samples))
+
+
+def _replied(context: np.ndarray, reply: Segment) -> Segment:
+    zeros = np.zeros(len(context))
+    return Segment(
+        token_ids=np.concatenate([context, reply.token_ids]),
+        kinds=np.concatenate([np.full(len(context), TokenKind.PROMPT, np.int8), reply.kinds]),
+        behaviour_logprobs=np.concatenate([zeros.astype(np.float32), reply.behaviour_logprobs]),
+        versions=np.concatenate([zeros.astype(np.int32), reply.versions]),
+    )
+
+
 def without_score(group: Group, index: int) -> Group:
     """The same group, one of its samples unscored."""
     samples = list(group.samples)

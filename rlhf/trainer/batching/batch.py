@@ -20,12 +20,12 @@ from rlhf.errors import NotFinite
 from rlhf.trainer.aggregation import Aggregation, denominator, token_weights
 from rlhf.trainer.arrays import Doubles, Floats, Ints, in_rows, mask_of
 from rlhf.trainer.batching.packing import (
+    PrefixGroup,
     cut_microbatches,
     deal,
     group_by_prefix,
-    grouped_tokens,
+    one_context,
     pack_rows,
-    tokens_before_actions,
 )
 from rlhf.trainer.config import OverlongConfig
 from rlhf.trainer.credit.rewards import earned_columns
@@ -284,11 +284,16 @@ def build_minibatches(
             row = min(row_tokens, tokens_per_microbatch) if packed else 1
             if whole_groups:
                 of_group = batch.sample_groups[batch.sequence_samples[chosen]]
-                prefix_groups = [tuple(chosen[of_group == group].tolist()) for group in np.unique(of_group)]
+                prefix_groups = [
+                    one_context(batch.sequences, chosen[of_group == group].tolist()) for group in np.unique(of_group)
+                ]
             elif not packed:
-                prefix_groups = [(n,) for n in chosen.tolist()]
+                prefix_groups = [one_context(batch.sequences, [n]) for n in chosen.tolist()]
             else:
-                prefix_groups = group_by_prefix(batch.sequences, chosen.tolist(), row, tokens_per_microbatch)
+                samples_of = batch.sequence_samples.tolist()
+                prefix_groups = group_by_prefix(
+                    batch.sequences, chosen.tolist(), samples_of, row, tokens_per_microbatch
+                )
             samples = np.unique(batch.sequence_samples[chosen])
             lengths = batch.lengths[samples]
             live = batch.loss_weights[batch.offsets[samples]] > 0  # samples without weight count in no denominator
@@ -308,14 +313,14 @@ def _joined(columns: Sequence[NDArray[Any]]) -> Floats:
 
 def _minibatches(
     batch: Batch,
-    prefix_groups: Sequence[tuple[int, ...]],
+    prefix_groups: Sequence[PrefixGroup],
     ranks: int,
     microbatch_tokens: int,
     row_tokens: int,
     step: Mapping[str, Any],
 ) -> list[Minibatch]:
     """Return one `step`'s minibatch of every rank, all with the same number of micro-batches."""
-    lengths = [grouped_tokens(batch.sequences, members) for members in prefix_groups]
+    lengths = [group.tokens(batch.sequences) for group in prefix_groups]
     rows = pack_rows(lengths, row_tokens)
     shares = [cut_microbatches(share, lengths, microbatch_tokens) for share in deal(rows, lengths, ranks)]
     count = max(len(share) for share in shares)
@@ -330,10 +335,10 @@ def _minibatches(
     return [tuple(replace(own, most=m, **step) for own, m in zip(share, most, strict=True)) for share in made]
 
 
-def _microbatch(batch: Batch, rows: Sequence[Sequence[tuple[int, ...]]]) -> MicroBatch:
+def _microbatch(batch: Batch, rows: Sequence[Sequence[PrefixGroup]]) -> MicroBatch:
     """Rows of prefix groups: the shared tokens once, then every sequence's own. Their positions continue from the
-    shared tokens', from which the attention derives its mask (`rlhf.models.blocks`)."""
-    length = max((sum(grouped_tokens(batch.sequences, members) for members in row) for row in rows), default=1)
+    tokens that they share, from which the attention derives its mask (`rlhf.models.blocks`)."""
+    length = max((sum(group.tokens(batch.sequences) for group in row) for row in rows), default=1)
     token_ids = np.zeros((max(len(rows), 1), length), np.int32)
     # Position 0 for every pad: each is a separate sequence that no other token sees.
     position_ids = np.zeros_like(token_ids)
@@ -351,19 +356,22 @@ def _microbatch(batch: Batch, rows: Sequence[Sequence[tuple[int, ...]]]) -> Micr
 
     for r, row in enumerate(rows):
         stop = 0
-        for members in row:
-            start, shared = stop, tokens_before_actions(batch.sequences[members[0]])
-            put(r, start, batch.sequences[members[0]], 0, shared)
-            stop += shared
-            for n in members:
-                segment, base = batch.sequences[n], r * length + stop - shared
-                actions = np.flatnonzero(segment.action_mask)
+        for group in row:
+            root = r * length + stop
+            put(r, stop, batch.sequences[group.members[0]], 0, group.shared[0])
+            stop += group.shared[0]
+            for n, shared in zip(group.members, group.shared, strict=True):
+                segment = batch.sequences[n]
                 put(r, stop, segment, shared, len(segment.token_ids))
+                where = np.arange(len(segment.token_ids)) + np.where(
+                    np.arange(len(segment.token_ids)) < shared, root, r * length + stop - shared
+                )
+                actions = np.flatnonzero(segment.action_mask)
                 stop += len(segment.token_ids) - shared
-                targets.append(base + actions)
-                sources.append(np.where(actions == shared, r * length + start + shared, base + actions) - 1)
+                targets.append(where[actions])
+                sources.append(where[actions - 1])
                 places.append(batch.starts[n] + np.arange(len(actions)))
-                ends.append(r * length + stop - 1)
+                ends.append(where[-1])
                 sizes.append(len(actions))
     flat = np.concatenate(places)
     firsts = flat[np.cumsum([0, *sizes])[:-1]]

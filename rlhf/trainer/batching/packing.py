@@ -1,11 +1,14 @@
 """Sequence packing: many sequences per row, rows distributed to ranks, a rank's rows split into micro-batches. Pure.
 
-Sequences with a common context are a *prefix group*, which computes that context once.
+Sequences that begin alike are a *prefix group*, which computes that beginning once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
 
 from rlhf.types import Segment
 
@@ -18,37 +21,88 @@ def row_tokens_of(row: Packed, lengths: Sequence[int]) -> int:
     return sum(lengths[index] for index in row)
 
 
+class PrefixGroup(NamedTuple):
+    """Sequences that begin alike: the first `shared[n]` tokens of `members[n]` are those of the first member, whose own
+    `shared[0]` tokens are computed once for all. The numbers fall, so that no branch continues the positions of the one
+    before it (`rlhf.models.long_attention.runs_of`)."""
+
+    members: tuple[int, ...]
+    shared: tuple[int, ...]
+
+    def tokens(self, sequences: Sequence[Segment]) -> int:
+        """Count the tokens: the shared beginning once, and every member's own."""
+        return self.shared[0] + sum(len(sequences[n].token_ids) for n in self.members) - sum(self.shared)
+
+
+def one_context(sequences: Sequence[Segment], members: Sequence[int]) -> PrefixGroup:
+    """Return the group of sequences that have the context of the first of them."""
+    return PrefixGroup(tuple(members), (tokens_before_actions(sequences[members[0]]),) * len(members))
+
+
 def tokens_before_actions(segment: Segment) -> int:
     """Count the tokens before the first ACTION token."""
     return int(segment.action_mask.argmax())
 
 
-def grouped_tokens(sequences: Sequence[Segment], members: Sequence[int]) -> int:
-    """Count the tokens of a prefix group: the shared context once, and every member's own tokens."""
-    shared = tokens_before_actions(sequences[members[0]])
-    return shared + sum(len(sequences[n].token_ids) - shared for n in members)
-
-
 def group_by_prefix(
-    sequences: Sequence[Segment], chosen: Sequence[int], row_tokens: int, microbatch_tokens: int
-) -> list[tuple[int, ...]]:
+    sequences: Sequence[Segment],
+    chosen: Sequence[int],
+    samples: Sequence[int],
+    row_tokens: int,
+    microbatch_tokens: int,
+) -> list[PrefixGroup]:
     """Group the `chosen` sequences with equal contexts, in order, as many as fit into `row_tokens`: rows of similar
     length waste little space, and can be distributed evenly. If a context alone fills a row, computing it again would
-    cost more: then as many as fit into `microbatch_tokens`."""
+    cost more: then as many as fit into `microbatch_tokens`. Sequences of one of the `samples`, an agent's rewritten
+    contexts, are one group if that saves more than the first context, which the sample may share with others."""
     groups: dict[bytes, list[list[int]]] = {}
     filled: dict[bytes, int] = {}
+    of_sample: dict[int, list[int]] = {}
     for n in chosen:
+        of_sample.setdefault(samples[n], []).append(n)
+    found: list[PrefixGroup] = []
+    for own in of_sample.values():
+        rewritten = _rewritten(sequences, own, microbatch_tokens)
+        saved = sum(rewritten.shared[1:])
+        if saved > tokens_before_actions(sequences[own[0]]):
+            found.append(rewritten)
+    grouped = {n for group in found for n in group.members}
+    for n in (n for n in chosen if n not in grouped):
         segment = sequences[n]
         shared = tokens_before_actions(segment)
-        own = len(segment.token_ids) - shared
+        own_tokens = len(segment.token_ids) - shared
         key = segment.token_ids[:shared].tobytes()
         alike = groups.setdefault(key, [])
-        if not alike or filled[key] + own > (row_tokens if shared < row_tokens else microbatch_tokens):
+        if not alike or filled[key] + own_tokens > (row_tokens if shared < row_tokens else microbatch_tokens):
             alike.append([])
             filled[key] = shared
         alike[-1].append(n)
-        filled[key] += own
-    return [tuple(members) for alike in groups.values() for members in alike]
+        filled[key] += own_tokens
+    return found + [one_context(sequences, members) for alike in groups.values() for members in alike]
+
+
+def _rewritten(sequences: Sequence[Segment], own: Sequence[int], most_tokens: int) -> PrefixGroup:
+    """Return the group of one sample's sequences whose first member has the longest context, with as many others as fit
+    into `most_tokens`, those first that share most. A token of theirs that lies in that context is computed there."""
+    trunk = max(own, key=lambda n: tokens_before_actions(sequences[n]))
+    length = tokens_before_actions(sequences[trunk])
+    others = sorted(((_common(sequences[n], sequences[trunk], length), n) for n in own if n != trunk), reverse=True)
+    members, shared, filled = [trunk], [length], len(sequences[trunk].token_ids)
+    for common, n in others:
+        own_tokens = len(sequences[n].token_ids) - common
+        if common and filled + own_tokens <= most_tokens:
+            members.append(n)
+            shared.append(common)
+            filled += own_tokens
+    return PrefixGroup(tuple(members), tuple(shared))
+
+
+def _common(one: Segment, trunk: Segment, length: int) -> int:
+    """Count the first tokens of one sequence that are the trunk's, at most `length`. Where experts were chosen for
+    tokens, a sampled token keeps its own."""
+    most = min(length, len(one.token_ids) if one.routing is None else tokens_before_actions(one))
+    differs = np.flatnonzero(one.token_ids[:most] != trunk.token_ids[:most])
+    return int(differs[0]) if len(differs) else most
 
 
 def pack_rows(lengths: Sequence[int], row_tokens: int) -> list[Packed]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from rlhf.trainer.batching.batch import MicroBatch, assemble, build_minibatches
-from rlhf.trainer.batching.packing import group_by_prefix, grouped_tokens
+from rlhf.trainer.batching.packing import group_by_prefix
 from rlhf.types import Segment, TokenKind
 
 
@@ -33,7 +33,8 @@ def in_one_row(*sequences: Segment) -> MicroBatch:
 
 
 def sizes(sequences: list[Segment], row_tokens: int, microbatch_tokens: int) -> list[int]:
-    return [len(one) for one in group_by_prefix(sequences, range(len(sequences)), row_tokens, microbatch_tokens)]
+    every = range(len(sequences))
+    return [len(one.members) for one in group_by_prefix(sequences, every, every, row_tokens, microbatch_tokens)]
 
 
 def test_experts_lie_where_their_tokens_do() -> None:
@@ -49,15 +50,16 @@ def test_experts_lie_where_their_tokens_do() -> None:
 def test_only_whole_contexts_that_are_equal_are_shared() -> None:
     sequences = [sequence([1, 2, 3], [9]), sequence([1, 2, 4], [9]), sequence([1, 2, 3, 9], [9]),
                  sequence([1, 2, 3], [8, 7])]  # fmt: skip
-    found = group_by_prefix(sequences, range(4), 100, 100)
-    assert found == [(0, 3), (1,), (2,)]
-    assert [grouped_tokens(sequences, members) for members in found] == [3 + 1 + 2, 4, 5]
+    found = group_by_prefix(sequences, range(4), range(4), 100, 100)
+    assert [one.members for one in found] == [(0, 3), (1,), (2,)]
+    assert [one.tokens(sequences) for one in found] == [3 + 1 + 2, 4, 5]
 
 
 def test_as_many_are_together_as_fit_to_the_last_token_in_their_order() -> None:
     sequences = [sequence([1, 2, 3], [n, n]) for n in range(5)]
     assert [sizes(sequences, most, most) for most in (7, 8, 9, 1)] == [[2, 2, 1], [2, 2, 1], [3, 2], [1] * 5]
-    assert [n for members in group_by_prefix(sequences, range(5), 7, 7) for n in members] == list(range(5))
+    found = group_by_prefix(sequences, range(5), range(5), 7, 7)
+    assert [n for one in found for n in one.members] == list(range(5))
 
 
 def test_a_context_that_fills_a_row_is_shared_by_as_many_as_fit_into_a_micro_batch() -> None:
@@ -85,3 +87,16 @@ def test_without_packing_a_row_is_one_sequence_and_rows_of_similar_length_are_to
     assert [one.token_ids.shape for one in minibatch] == [(2, 8), (2, 5)]
     assert [one.position_ids.tolist() for one in minibatch][1] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 0]]
     assert [one.places.tolist() for one in minibatch] == [[*range(1, 6), *range(8, 13)], [6, 7, 0]]
+
+
+def test_rewritten_contexts_of_a_sample_share_the_longest_as_far_as_they_agree_and_fit() -> None:
+    """The second context kept the reply [8, 9] without its thinking [7]; the third ends within it."""
+    sequences = [sequence([1, 2, 3], [7, 8, 9]), sequence([1, 2, 3, 8, 9, 4], [7, 5]), sequence([1, 2, 3, 8], [6])]
+    (found,) = group_by_prefix(sequences, range(3), [0, 0, 0], 100, 100)
+    assert found == ((1, 2, 0), (6, 4, 3))
+    assert found.tokens(sequences) == 6 + 2 + 1 + 3
+    first, *rest = group_by_prefix(sequences, range(3), [0, 0, 0], 9, 9)
+    assert first == ((1, 2), (6, 4))
+    assert [one.members for one in rest] == [(0,)]
+    apart = group_by_prefix(sequences, range(3), range(3), 100, 100)
+    assert [one.members for one in apart] == [(0,), (1,), (2,)], "other samples share equal contexts only"
