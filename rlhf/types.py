@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -222,14 +222,15 @@ class TokenLogprobs(NamedTuple):
 
 
 class TokenKind(IntEnum):
-    """The origin of a token. Only ACTION tokens are trained."""
+    """The origin of a token. Only ACTION tokens are trained; UNTRAINED ones were sampled in a side call."""
 
     PROMPT = 0
     ACTION = 1
     ENV = 2
+    UNTRAINED = 3
 
 
-_ACTION = int(TokenKind.ACTION)  # numpy takes microseconds to compare with a member of an enumeration
+_ACTION, _UNTRAINED = int(TokenKind.ACTION), int(TokenKind.UNTRAINED)  # numpy compares slowly with a member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,12 +245,17 @@ class Turn:
     truncated: bool = False
 
 
+ThreadKind = Literal["main", "compaction", "summary", "subagent", "side"]
+"""What an agent's context is to its episode (`rlhf.rollout.endpoint.threads`)."""
+MAIN_THREADS: tuple[ThreadKind, ...] = ("main", "compaction")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Segment:
     """A sequence of tokens that the model saw as one context. All arrays have one length `[T]`.
 
-    `behaviour_logprobs` and `versions` are meaningful where `kinds` is ACTION; elsewhere 0 and -1. `routing` `int16 [T,
-    layers, k]` are the experts that the engine chose, -1 where they are unknown.
+    `behaviour_logprobs` and `versions` are meaningful where `kinds` is ACTION or UNTRAINED; elsewhere 0 and -1.
+    `routing` `int16 [T, layers, k]` are the experts that the engine chose, -1 where they are unknown.
     """
 
     token_ids: NDArray[np.int32]
@@ -258,11 +264,18 @@ class Segment:
     versions: NDArray[np.int32]
     turns: tuple[Turn, ...] = ()
     routing: Routing | None = None
+    thread: ThreadKind = "main"
 
     @property
     def action_mask(self) -> NDArray[np.bool_]:
         """`bool [T]`: true at ACTION tokens."""
         mask: NDArray[np.bool_] = self.kinds == _ACTION
+        return mask
+
+    @property
+    def sampled_mask(self) -> NDArray[np.bool_]:
+        """`bool [T]`: true at ACTION and UNTRAINED tokens."""
+        mask: NDArray[np.bool_] = self.action_mask | (self.kinds == _UNTRAINED)
         return mask
 
 
@@ -311,6 +324,11 @@ class Trajectory:
     def action_tokens(self) -> int:
         """Number of ACTION tokens in all segments."""
         return sum(int(np.count_nonzero(segment.action_mask)) for segment in self.segments)
+
+    @property
+    def turns(self) -> int:
+        """Number of turns; an agent's side calls are none."""
+        return sum(len(segment.turns) for segment in self.segments if segment.thread in MAIN_THREADS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

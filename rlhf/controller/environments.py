@@ -20,6 +20,7 @@ from rlhf.rollout.agent import WithAgent
 from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.rollout.endpoint.sessions import AgentSessions
+from rlhf.rollout.endpoint.threads import trains_of
 from rlhf.rollout.episode import AnswerOnce, EpisodeRunner
 from rlhf.rollout.programs import Programs
 from rlhf.rollout.turns import TurnRules, WithEnvironment
@@ -90,7 +91,12 @@ async def started_play(
 @asynccontextmanager
 async def started_endpoint(config: AgentConfig, *, structured: bool) -> AsyncIterator[WithAgent]:
     """Serve the endpoint that the recipe's agent calls: on loopback, with a port and a token for this run only."""
-    sessions = AgentSessions(capacity=config.max_agents, client_stop=config.client_stop, structured=structured)
+    sessions = AgentSessions(
+        capacity=config.max_agents,
+        client_stop=config.client_stop,
+        structured=structured,
+        trains=trains_of(config.train),
+    )
     token = secrets.token_urlsafe(24)
     async with listening(policy_uvicorn_config(policy_app(sessions, model="policy", token=token))) as url:
         yield WithAgent(

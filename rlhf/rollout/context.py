@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.types import Completion, Routing, Segment, TokenKind, Turn
+from rlhf.types import Completion, Routing, Segment, ThreadKind, TokenKind, Turn
 
 
 class Context:
@@ -55,13 +55,14 @@ class Context:
         """Mark the last turn as truncated: the episode stopped without a terminal state."""
         self._turns[-1] = replace(self._turns[-1], truncated=True)
 
-    def segment(self) -> Segment:
+    def segment(self, thread: ThreadKind = "main", untrained: frozenset[int] = frozenset()) -> Segment:
+        """Return the context as a segment, in which the `untrained` turns, by their number, are no ACTION."""
         kinds = np.full(len(self), int(TokenKind.ENV), np.int8)
         kinds[: self._prompt_tokens] = TokenKind.PROMPT
         logprobs, versions = np.zeros(len(self), np.float32), np.full(len(self), -1, np.int32)
-        for turn, reply in zip(self._turns, self._replies, strict=True):
-            own = slice(turn.start, turn.stop)
-            kinds[own], logprobs[own], versions[own] = int(TokenKind.ACTION), reply.behaviour_logprobs, reply.versions
+        for number, (turn, reply) in enumerate(zip(self._turns, self._replies, strict=True)):
+            own, kind = slice(turn.start, turn.stop), TokenKind.UNTRAINED if number in untrained else TokenKind.ACTION
+            kinds[own], logprobs[own], versions[own] = int(kind), reply.behaviour_logprobs, reply.versions
         routing: Routing | None = None
         if self._routing:
             known = np.concatenate(self._routing)
@@ -75,4 +76,5 @@ class Context:
             versions=versions,
             turns=tuple(self._turns),
             routing=routing,
+            thread=thread,
         )

@@ -141,7 +141,7 @@ def reply_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "truncated": average([trajectory.status is EpisodeStatus.TRUNCATED for trajectory in played]),
     }
     if with_environment:
-        turns = [sum(len(segment.turns) for segment in one.segments) for one in with_environment]
+        turns = [one.turns for one in with_environment]
         metrics["turns_mean"] = average(turns)
         metrics["malformed_calls_mean"] = average([one.malformed_calls for one in with_environment])
     return metrics

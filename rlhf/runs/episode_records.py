@@ -121,7 +121,7 @@ def ended_in_flight(ticket: Ticket, task: Task, size: int, group: Group | None =
 
 def ended_served(ordinal: int, trajectory: Trajectory, reward: float | None, version: PolicyVersion) -> EndedGroup:
     """Return an episode of a served policy, whose weights are of `version`; `reward` is what its agent reported."""
-    acted = [np.where(part.action_mask, np.int32(version), np.int32(UNKNOWN_VERSION)) for part in trajectory.segments]
+    acted = [np.where(part.sampled_mask, np.int32(version), np.int32(UNKNOWN_VERSION)) for part in trajectory.segments]
     parts = zip(trajectory.segments, acted, strict=True)
     trajectory = replace(trajectory, segments=tuple(replace(part, versions=versions) for part, versions in parts))
     score = Unscored(kind="no reward") if reward is None else Scored(value=reward)
@@ -224,16 +224,18 @@ def _reward(sample: Sample) -> dict[str, Any]:
 
 
 def _tokens(segments: Sequence[Segment]) -> dict[str, Any]:
-    acted = _joined([segment.action_mask for segment in segments], bool)
+    sampled = _joined([segment.sampled_mask for segment in segments], bool)
     versions = _joined([segment.versions for segment in segments], np.int32)
+    threads = [segment.thread for segment in segments]
     return {
+        "segment_threads": None if set(threads) <= {"main"} else threads,
         "segment_lengths": [len(segment.token_ids) for segment in segments],
         "token_ids": _joined([segment.token_ids for segment in segments], np.int32),
         "kinds": _joined([segment.kinds for segment in segments], np.int8),
         "behaviour_logprobs": np.where(
-            acted, _joined([one.behaviour_logprobs for one in segments], np.float32), np.float32(np.nan)
+            sampled, _joined([one.behaviour_logprobs for one in segments], np.float32), np.float32(np.nan)
         ),
-        "versions": np.where(acted, versions, np.int32(UNKNOWN_VERSION)),
+        "versions": np.where(sampled, versions, np.int32(UNKNOWN_VERSION)),
         "turns": [_turn(n, turn) for n, segment in enumerate(segments) for turn in segment.turns],
     }
 

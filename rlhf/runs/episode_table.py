@@ -73,6 +73,7 @@ SCHEMA = pa.schema(
         "cut_replies": pa.int32(),
         "constrained_replies": pa.int32(),
         "segment_lengths": pa.list_(pa.int32()),
+        "segment_threads": pa.list_(pa.string()),
         "token_ids": pa.list_(pa.int32()),
         "kinds": pa.list_(pa.int8()),
         "behaviour_logprobs": pa.list_(pa.float32()),

@@ -134,12 +134,13 @@ def _segments(record: EpisodeRecord, file: Path) -> tuple[Segment, ...]:
     stops = np.cumsum([0, *(record.segment_lengths or ())])
     if token_ids is None or kinds is None or logprobs is None or versions is None:
         raise _incomplete(record, file)
-    acted = kinds == TokenKind.ACTION
+    sampled = (kinds == TokenKind.ACTION) | (kinds == TokenKind.UNTRAINED)
     if any(len(column) != stops[-1] for column in (token_ids, kinds, logprobs, versions)):
         raise _incomplete(record, file)
-    if not np.isfinite(logprobs[acted]).all():
+    if not np.isfinite(logprobs[sampled]).all():
         raise _incomplete(record, file)
-    logprobs = np.where(acted, logprobs, np.float32(0))
+    logprobs = np.where(sampled, logprobs, np.float32(0))
+    threads = record.segment_threads or ["main"] * (len(stops) - 1)
     return tuple(
         Segment(
             token_ids=token_ids[start:stop],
@@ -147,6 +148,7 @@ def _segments(record: EpisodeRecord, file: Path) -> tuple[Segment, ...]:
             behaviour_logprobs=logprobs[start:stop],
             versions=versions[start:stop],
             turns=_turns(record, number),
+            thread=threads[number],
         )
         for number, (start, stop) in enumerate(pairwise(stops))
     )

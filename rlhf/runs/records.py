@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.runs.jsonl import finite
+from rlhf.types import ThreadKind
 
 
 class EpisodeOutcome(StrEnum):
@@ -101,6 +102,7 @@ class EpisodeRecord:
     constrained_replies: int | None = None
     """Number of replies that a grammar constrained (a forced tool call, a JSON schema). Their tokens are of kind 2."""
     segment_lengths: list[int] | None = None
+    segment_threads: list[ThreadKind] | None = None
     token_ids: NDArray[np.int32] | None = None
     kinds: NDArray[np.int8] | None = None
     """0 prompt, 1 action (sampled by the policy), 2 environment."""

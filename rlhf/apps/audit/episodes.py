@@ -24,6 +24,8 @@ Asked = dict[tuple[str | None, int], object]
 """Task, prompt and answer, by evaluation set and ordinal."""
 ROUNDING = 1e-4
 """Of a log-prob, or an entropy, of 0 in float32."""
+OF_THE_ENGINE = ("log-probs", "versions")
+"""Columns of all sampled tokens; the others are those of the trained ones."""
 OF_THE_PASS = ("log-probs of the learner", "entropies")
 """Columns that an episode lacks if no step of the policy used it."""
 SIGNS = {"log-probs": -1, "log-probs of the learner": -1, "entropies": 1}
@@ -115,9 +117,11 @@ def _columns(record: EpisodeRecord, acted: NDArray[np.bool_], recipe: Recipe) ->
         yield f"says {record.sampled_tokens} sampled tokens and has {acted.sum()}"
     critic = recipe.trainer.critic
     waits = critic is not None and (record.update or 0) <= critic.warmup_updates
+    sampled = acted | (record.kinds == TokenKind.UNTRAINED)
     for name, column in there.items():
         known = column >= 0 if name == "versions" else np.isfinite(column)
-        if (known != acted).any() and not (waits and name in OF_THE_PASS and not known.any()):
+        expected = sampled if name in OF_THE_ENGINE else acted
+        if (known != expected).any() and not (waits and name in OF_THE_PASS and not known.any()):
             yield f"has {name} at other tokens than the sampled"
         elif (SIGNS.get(name, 0) * column[known] < -ROUNDING).any():
             yield f"has {name} that no distribution gives"

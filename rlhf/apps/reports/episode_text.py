@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tokenizers import Tokenizer
 from rlhf.config import flatten, load_yaml
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.view import format_number
+from rlhf.types import MAIN_THREADS
 from rlhf.untrusted_text import escape_controls, escape_to_line
 
 TABLE_COLUMNS = ("update", "task", "sample", "outcome", "reward", "sampled_tokens AS tokens", "answer", "response")
@@ -59,6 +61,8 @@ def episode_text(
     lines = ["── " + " · ".join(escape_to_line(str(word)) for word in head)]
     lines += [f"[{escape_to_line(role)}] {_indented(text)}" for role, text in said_in(row)]
     lines += [f"[{name}] {_indented(str(row[key]))}" for name, key in EXPLAINING.items() if row[key]]
+    side = Counter(one for one in row.get("segment_threads") or () if one not in MAIN_THREADS)
+    lines += [f"[other calls] {', '.join(f'{name} x{count}' for name, count in side.items())}"] if side else []
     if unsure := _least_likely(row, text_of):
         lines.append(f"[least likely] {unsure}")
     return "\n".join(lines) + "\n"

@@ -1,5 +1,6 @@
 """Capture an agent's requests as an episode. A *thread* is one growing context: a prompt, followed by replies and the
-agent's messages after each. A request continues a thread or opens one; each becomes a segment. Pure."""
+agent's messages after each. A request continues a thread or opens one; each becomes a segment. Which of them are the
+task's is known at the end (`rlhf.rollout.endpoint.threads`). Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +18,19 @@ from rlhf.chat.tool_calls import ParsedReply, with_ids
 from rlhf.errors import ModelError
 from rlhf.rollout.context import Context
 from rlhf.rollout.endpoint.marks import AgentRequest, Mark, extended, message_marks
+from rlhf.rollout.endpoint.threads import TRAINS_MAIN, AgentCall, Sorted, Thread, Trains, sorted_threads
 from rlhf.rollout.history import reply_text
-from rlhf.types import Completion, EpisodeStatus, FinishReason, Message, Task, Timings, Trajectory
-
-
-@dataclass(eq=False)
-class Thread:
-    """A context, whether it has a reply to train, and the request that it is generating for; a busy thread cannot be
-    continued by another request."""
-
-    context: Context
-    acted: bool = False
-    taken: TokenizedRequest | None = None
+from rlhf.types import (
+    MAIN_THREADS,
+    Completion,
+    EpisodeStatus,
+    FinishReason,
+    Message,
+    Segment,
+    Task,
+    Timings,
+    Trajectory,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,10 +52,12 @@ class ThreadPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenizedRequest:
-    """A request with its tokens. `increment` is what its thread appends before the reply, None for a thread that this
-    request opened; `mark` covers all its messages; `new` are those that were not in this episode before."""
+    """A request with its tokens, the `asked_at`-th event of its episode. `increment` is what its thread appends before
+    the reply, None for a thread that this request opened; `mark` covers all its messages; `new` are those that were not
+    in this episode before."""
 
     asked: AgentRequest
+    asked_at: int
     mark: Mark
     thread: Thread
     increment: NDArray[np.int32] | None
@@ -71,17 +76,22 @@ class Replied:
 
 
 class Capture:
-    """One agent's episode in progress. Every request is either answered or dropped."""
+    """One agent's episode in progress. Every request is either answered or dropped. `trains` says which replies are
+    trained."""
 
-    def __init__(self, renderer: ChatRenderer) -> None:
-        self._renderer = renderer
+    def __init__(self, renderer: ChatRenderer, trains: Trains = TRAINS_MAIN) -> None:
+        self._renderer, self._trains = renderer, trains
         self._threads: list[Thread] = []  # in the order of their last reply
         self._asked: dict[Mark, ThreadPosition] = {}
         self._said: defaultdict[Mark, list[ThreadPosition]] = defaultdict(list)
         self._conversation: list[Message] = []
-        self._response, self._engine, self._last = "", "", FinishReason.STOP
+        self._events = count()
         self.replies, self._malformed, self._cut, self._constrained = 0, 0, 0, 0
-        self.first: tuple[Message, ...] = ()
+
+    @property
+    def first(self) -> tuple[Message, ...]:
+        """The messages with which the main thread began."""
+        return sorted_threads(self._threads).main[0].request.messages
 
     def goes_on(self, asked: AgentRequest, marks: Sequence[Mark]) -> bool:
         """Whether a request with these marks continues a thread that is not busy."""
@@ -103,6 +113,7 @@ class Capture:
             token_ids, new = self._renderer.offering(asked.tools).prompt(asked.messages).token_ids, asked.messages
         question = TokenizedRequest(
             asked=asked,
+            asked_at=next(self._events),
             mark=marks[-1],
             thread=thread or Thread(Context(token_ids)),
             increment=increment,
@@ -127,47 +138,73 @@ class Capture:
             thread.context.append_tokens(question.increment)
             self._threads.remove(thread)
         self._asked.setdefault(question.mark, ThreadPosition(thread=thread, length=len(thread.context)))
-        self._response = reply_text(self._renderer, thread.context, completion)
-        if question.asked.structure:
+        text, constrained = reply_text(self._renderer, thread.context, completion), bool(question.asked.structure)
+        turn = None if constrained else sum(call.turn is not None for call in thread.calls)
+        if constrained:
             # Drawn among the tokens that a grammar allowed: a ratio to the learner's whole distribution would be wrong.
             thread.context.append_tokens(completion.token_ids)
         else:
             thread.context.append_reply(completion)
-            thread.acted = True
         thread.taken = None
         self._threads.append(thread)
         message = self._message(question, completion)
+        answered_at = next(self._events)
+        thread.calls.append(
+            AgentCall(
+                request=question.asked,
+                asked_at=question.asked_at,
+                answered_at=answered_at,
+                new=question.new,
+                message=message,
+                text=text,
+                completion=completion,
+                turn=turn,
+            )
+        )
         if completion.finish_reason is FinishReason.STOP and not cut:
             [mark] = extended(question.mark, [message])
             self._said[mark].append(ThreadPosition(thread=thread, length=len(thread.context)))
-        self.first = self.first or question.asked.messages
         self._conversation.extend((*question.new, message))
-        self._last, self._engine = completion.finish_reason, completion.engine
         self.replies, self._cut = self.replies + 1, self._cut + cut
-        self._constrained += bool(question.asked.structure)
+        self._constrained += constrained
         return Replied(message=message, token_ids=question.token_ids, completion=completion, cut=cut)
 
     def trajectory(self, task: Task, reward: float | None, timings: Timings, *, ended: bool = True) -> Trajectory:
-        """Return the episode, `ended` or given up. Requires at least one reply. The last reply that can be trained
-        receives the `reward`. Without one, an episode whose last reply was cut off is truncated."""
-        terminated = ended and (reward is not None or self._last is FinishReason.STOP)
-        acted = [thread.context for thread in self._threads if thread.acted]
+        """Return the episode, `ended` or given up. Requires at least one reply. The last reply of the main thread that
+        can be trained receives the `reward`, and its segment is the last. Without a reward, an episode whose last main
+        reply was cut off is truncated."""
+        found = sorted_threads(self._threads)
+        last = found.main[-1].completion
+        terminated = ended and (reward is not None or last.finish_reason is FinishReason.STOP)
+        acted = [thread for thread in self._threads if any(call.turn is not None for call in thread.calls)]
+        final = max(acted or self._threads, key=lambda thread: (found.kinds[thread] in MAIN_THREADS, _answered(thread)))
         if acted and terminated:
-            acted[-1].end(reward)
+            final.context.end(reward)
         elif acted:
-            acted[-1].cut_off()
+            final.context.cut_off()
         return Trajectory(
             task=task,
-            segments=tuple(thread.context.segment() for thread in self._threads),
+            segments=tuple(
+                self._segment(thread, found)
+                for thread in sorted(self._threads, key=lambda thread: (thread is final, _answered(thread)))
+            ),
             status=EpisodeStatus.TERMINATED if terminated else EpisodeStatus.TRUNCATED,
-            response=self._response,
-            engine=self._engine,
+            response=found.main[-1].text,
+            engine=last.engine,
             timings=timings,
-            conversation=tuple(self._conversation),
+            conversation=tuple(message for call in found.main for message in (*call.new, call.message)),
             malformed_calls=self._malformed,
             cut_replies=self._cut,
             constrained_replies=self._constrained,
         )
+
+    def _segment(self, thread: Thread, found: Sorted) -> Segment:
+        untrained = frozenset(
+            call.turn
+            for call in thread.calls
+            if call.turn is not None and not self._trains(found.kind_of(thread, call), call)
+        )
+        return thread.context.segment(found.kinds[thread], untrained)
 
     def _continued(
         self, asked: AgentRequest, marks: Sequence[Mark]
@@ -220,6 +257,10 @@ class Capture:
             finish_reason=FinishReason.STOP,
             routing=None if routing is None else routing[: len(routing) - (every - length)],
         )
+
+
+def _answered(thread: Thread) -> int:
+    return thread.calls[-1].answered_at
 
 
 def before_stop(text: str, stop: Sequence[str]) -> str:

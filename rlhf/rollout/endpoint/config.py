@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from rlhf.chat.tool_format_names import ToolFormatName
 from rlhf.config import Config, is_piece
+from rlhf.rollout.endpoint.threads import TRAINED
 
 ClientStop = Literal["refuse", "cut"]
 """How a request with `stop` texts is treated."""
@@ -31,6 +32,10 @@ class AgentConfig(Config):
     `hermes` (Hermes, Qwen), `llama3_json`, `mistral`, `deepseek_v3`, `deepseek_v31`, `glm4_0414`, `harmony` (gpt-oss),
     `qwen3_coder` (also Qwen 3.5), `glm45`, another of vLLM's tool parsers, `none`, or `module:function` of yours,
     `(text) -> rlhf.chat.tool_calls.ParsedReply`. Used for requests with tools."""
+    train: str = "main"
+    """Which replies are trained. `main`: those of the task's own conversation and its summaries;
+    `main_without_summaries`; `all`: also those of subagents and side calls; or `module:function` `(kind, call) -> bool`
+    (`rlhf.rollout.endpoint.threads.AgentCall`)."""
     client_stop: ClientStop = "cut"
     """How a request with `stop` texts is treated. `cut`: the reply ends at the first of them; the tokens up to there
     are trained, and the episode counts the reply in `cut_replies`. `refuse`: with an error."""
@@ -39,4 +44,6 @@ class AgentConfig(Config):
     def _names(self) -> AgentConfig:
         if not is_piece(self.program):
             raise ValueError(f"program is {self.program!r}; give module:function")
+        if self.train not in TRAINED and not is_piece(self.train):
+            raise ValueError(f"train is {self.train!r}; write {', '.join(TRAINED)}, or module:function")
         return self

@@ -19,6 +19,7 @@ from rlhf.errors import DeadlinePassed, GenerateFailed, ModelError, RlhfError
 from rlhf.rollout.endpoint.capture import Capture, Replied, TokenizedRequest
 from rlhf.rollout.endpoint.config import ClientStop
 from rlhf.rollout.endpoint.marks import AgentRequest, Mark
+from rlhf.rollout.endpoint.threads import TRAINS_MAIN, Trains
 from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.seeds import request_seed
 from rlhf.tracing import CurrentSpan, within
@@ -49,11 +50,17 @@ class ClientGone(RlhfError):
 
 class AgentSession:
     """An agent's session with `policy`. A running reply is cut off when the episode's `seconds` are nearly used up. The
-    spans of replies belong to `episode`: requests come from elsewhere."""
+    spans of replies belong to `episode`: requests come from elsewhere. `trains` says which replies are trained."""
 
-    def __init__(self, policy: PolicyClient, seconds: float | None = None, episode: CurrentSpan | None = None) -> None:
+    def __init__(
+        self,
+        policy: PolicyClient,
+        seconds: float | None = None,
+        episode: CurrentSpan | None = None,
+        trains: Trains = TRAINS_MAIN,
+    ) -> None:
         self.id = secrets.token_urlsafe(12)
-        self.capture = Capture(policy.renderer)
+        self.capture = Capture(policy.renderer, trains)
         self._failures: dict[Mark, RlhfError] = {}
         self._policy, self._episode = policy, episode
         self._numbers = itertools.count()
@@ -166,10 +173,17 @@ class AgentSession:
 
 class AgentSessions:
     """All open sessions, at most `capacity`, and the ids of ended ones. `client_stop` is for stop texts; `structured`:
-    whether replies are held to the grammar that a request asks for."""
+    whether replies are held to the grammar that a request asks for; `trains`: which are trained."""
 
-    def __init__(self, *, capacity: int, client_stop: ClientStop = "cut", structured: bool = False) -> None:
-        self._capacity, self.client_stop, self.structured = capacity, client_stop, structured
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        client_stop: ClientStop = "cut",
+        structured: bool = False,
+        trains: Trains = TRAINS_MAIN,
+    ) -> None:
+        self._capacity, self.client_stop, self.structured, self._trains = capacity, client_stop, structured, trains
         self._open: dict[str, AgentSession] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
 
@@ -189,7 +203,7 @@ class AgentSessions:
         """Open a session, for an episode that may take `seconds`. Raises `ChatRefused` at `capacity`."""
         if self.full:
             raise ChatRefused(503, "capacity", f"{len(self._open)} sessions are open, the maximum; end one first")
-        session = AgentSession(policy, seconds, episode)
+        session = AgentSession(policy, seconds, episode, self._trains)
         self._open[session.id] = session
         return session
 

@@ -19,14 +19,7 @@ from numpy.typing import NDArray
 from rlhf.errors import NotFinite
 from rlhf.trainer.aggregation import Aggregation, denominator, token_weights
 from rlhf.trainer.arrays import Doubles, Floats, Ints, in_rows, mask_of
-from rlhf.trainer.batching.packing import (
-    PrefixGroup,
-    cut_microbatches,
-    deal,
-    group_by_prefix,
-    one_context,
-    pack_rows,
-)
+from rlhf.trainer.batching.packing import PrefixGroup, cut_microbatches, deal, group_by_prefix, one_context, pack_rows
 from rlhf.trainer.config import OverlongConfig
 from rlhf.trainer.credit.rewards import earned_columns
 from rlhf.types import EpisodeStatus, Group, PolicyVersion, Routing, Segment
@@ -284,15 +277,13 @@ def build_minibatches(
             row = min(row_tokens, tokens_per_microbatch) if packed else 1
             if whole_groups:
                 of_group = batch.sample_groups[batch.sequence_samples[chosen]]
-                prefix_groups = [
-                    one_context(batch.sequences, chosen[of_group == group].tolist()) for group in np.unique(of_group)
-                ]
+                each = [chosen[of_group == group].tolist() for group in np.unique(of_group)]
+                prefix_groups = [one_context(batch.sequences, members) for members in each]
             elif not packed:
                 prefix_groups = [one_context(batch.sequences, [n]) for n in chosen.tolist()]
             else:
-                samples_of = batch.sequence_samples.tolist()
                 prefix_groups = group_by_prefix(
-                    batch.sequences, chosen.tolist(), samples_of, row, tokens_per_microbatch
+                    batch.sequences, chosen.tolist(), batch.sequence_samples, row, tokens_per_microbatch
                 )
             samples = np.unique(batch.sequence_samples[chosen])
             lengths = batch.lengths[samples]
@@ -363,9 +354,8 @@ def _microbatch(batch: Batch, rows: Sequence[Sequence[PrefixGroup]]) -> MicroBat
             for n, shared in zip(group.members, group.shared, strict=True):
                 segment = batch.sequences[n]
                 put(r, stop, segment, shared, len(segment.token_ids))
-                where = np.arange(len(segment.token_ids)) + np.where(
-                    np.arange(len(segment.token_ids)) < shared, root, r * length + stop - shared
-                )
+                every = np.arange(len(segment.token_ids))
+                where = every + np.where(every < shared, root, r * length + stop - shared)
                 actions = np.flatnonzero(segment.action_mask)
                 stop += len(segment.token_ids) - shared
                 targets.append(where[actions])

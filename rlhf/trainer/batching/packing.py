@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rlhf.trainer.arrays import Ints
 from rlhf.types import Segment
 
 Packed = tuple[int, ...]
@@ -47,7 +48,7 @@ def tokens_before_actions(segment: Segment) -> int:
 def group_by_prefix(
     sequences: Sequence[Segment],
     chosen: Sequence[int],
-    samples: Sequence[int],
+    samples: Sequence[int] | Ints,
     row_tokens: int,
     microbatch_tokens: int,
 ) -> list[PrefixGroup]:
@@ -59,7 +60,7 @@ def group_by_prefix(
     filled: dict[bytes, int] = {}
     of_sample: dict[int, list[int]] = {}
     for n in chosen:
-        of_sample.setdefault(samples[n], []).append(n)
+        of_sample.setdefault(int(samples[n]), []).append(n)
     found: list[PrefixGroup] = []
     for own in of_sample.values():
         rewritten = _rewritten(sequences, own, microbatch_tokens)

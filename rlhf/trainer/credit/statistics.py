@@ -101,11 +101,12 @@ def environment_statistics(trajectories: Sequence[Trajectory]) -> dict[str, floa
     played = [trajectory for trajectory in trajectories if trajectory.conversation]
     if not played:
         return {}
-    turns = [sum(len(segment.turns) for segment in trajectory.segments) for trajectory in played]
     ends = [trajectory.env_info[-1] for trajectory in played if trajectory.env_info]
     errors = [float(end["tool_errors"]) for end in ends if "tool_errors" in end]
+    side = [sum(len(part.turns) for part in trajectory.segments) - trajectory.turns for trajectory in played]
     return ({"environment/tool_errors_mean": float(np.mean(errors))} if errors else {}) | {
-        "environment/turns_mean": float(np.mean(turns)),
+        "environment/side_calls_mean": float(np.mean(side)),
+        "environment/turns_mean": float(np.mean([trajectory.turns for trajectory in played])),
         "environment/malformed_calls_mean": float(np.mean([trajectory.malformed_calls for trajectory in played])),
         "environment/seconds_mean": float(np.mean([episode.timings.environment_seconds for episode in played])),
     }

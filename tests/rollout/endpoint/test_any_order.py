@@ -27,7 +27,7 @@ class Chaos:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, chance: random.Random) -> None:
         replies = [odd_reply(chance, tokenizer) or [5] for _ in range(STEPS * 3)]
-        self.agent, self.chance = Agent(tokenizer, *replies), chance
+        self.agent, self.chance = Agent(tokenizer, *replies, train="all"), chance
         self.known: list[Conversation] = []
         self.ids: defaultdict[bytes, list[list[int]]] = defaultdict(list)
         self.asked = 0

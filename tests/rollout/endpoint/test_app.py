@@ -288,8 +288,8 @@ async def test_a_reply_that_a_grammar_constrained_is_recorded_and_not_trained() 
     assert "structural_tag" in json.loads(call)
     [(trajectory, _)] = server.kept
     trained = [segment.token_ids[segment.action_mask].tolist() for segment in trajectory.segments]
-    assert trained == [engine.said[0].token_ids.tolist(), []], "as if the environment had said the rest"
-    assert [[turn.reward for turn in segment.turns] for segment in trajectory.segments] == [[1.0], []]
+    assert trained == [[], engine.said[0].token_ids.tolist()], "as if the environment had said the rest"
+    assert [[turn.reward for turn in segment.turns] for segment in trajectory.segments] == [[], [1.0]]
     assert (trajectory.constrained_replies, trajectory.action_tokens) == (2, 5)
     group = Group(
         ticket=Ticket(ordinal=0, version=0),

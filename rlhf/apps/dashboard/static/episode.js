@@ -5,8 +5,8 @@ import { placeOf, quoted } from "./episodes.js";
 import { sameTask } from "./groups.js";
 import { choice, h, heads, number, scroll, show, tell, visible } from "./dom.js";
 
-const KINDS = ["prompt", "action", "environment"];
-const KIND_COLOURS = ["transparent", "hsl(210 80% 55% / 0.3)", "hsl(40 80% 55% / 0.3)"];
+const KINDS = ["prompt", "action", "environment", "not trained"];
+const KIND_COLOURS = ["transparent", "hsl(210 80% 55% / 0.3)", "hsl(40 80% 55% / 0.3)", "hsl(280 45% 55% / 0.3)"];
 const RED = (strength) => `hsl(0 80% 55% / ${(0.5 * strength).toFixed(3)})`;
 const GREEN = (strength) => `hsl(140 70% 45% / ${(0.5 * strength).toFixed(3)})`;
 const NEIGHBOURS = 10;
@@ -44,7 +44,7 @@ export async function showEpisode(given) {
     turns(episode),
     tokens.length ? [
       h("h2", {}, "Tokens"),
-      segments.length > 1 ? contexts(given, segments, Number(segment)) : null,
+      segments.length > 1 ? contexts(given, segments, Number(segment), episode.segment_threads) : null,
       h("form", { onchange: ({ target }) => go("episode", { ...given, [target.name]: target.value }) },
         choice("colour", "Colour by", Object.keys(COLOURS), colour),
         choice("text", "Text", Object.keys(TEXTS), text)),
@@ -177,8 +177,8 @@ async function copy(tokens) {
 }
 
 // Rewritten context begins a segment of its own.
-function contexts(given, segments, segment) {
-  const tab = ([start, stop], index) => h("a", { href: address("episode", { ...given, segment: index }), "aria-current": index === segment ? "true" : null }, `Context ${index + 1}`, h("span", { class: "dim" }, ` ${stop - start} tokens`));
+function contexts(given, segments, segment, threads) {
+  const tab = ([start, stop], index) => h("a", { href: address("episode", { ...given, segment: index }), "aria-current": index === segment ? "true" : null }, `Context ${index + 1}${threads ? `: ${threads[index]}` : ""}`, h("span", { class: "dim" }, ` ${stop - start} tokens`));
   return h("nav", { class: "tabs", "aria-label": "Contexts" }, segments.map(tab));
 }
 

@@ -1,0 +1,160 @@
+"""An agent's main conversation is found among its side calls; it is paid and trained, they are recorded."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from transformers import PreTrainedTokenizerBase
+
+from rlhf.models.tiny import byte_tokenizer
+from rlhf.types import EpisodeStatus, Message, TokenKind, Trajectory
+from tests.rollout.endpoint.asking import Agent, assistant, user
+from tests.rollout.playing import ADD
+
+CALL = '<tool_call>{"name": "add", "arguments": {"y": 2, "x": 1}}</tool_call>'
+RESULT = Message(role="tool", content="3", tool_call_id="call00000")
+SUMMARY = "So far one and two were added."
+
+
+def system(text: str) -> Message:
+    return Message(role="system", content=text)
+
+
+WORK, TITLE, MEMORY, HELPER = map(system, ("Work.", "Write a title.", "Note what to remember.", "Help the worker."))
+TASK_TEXT = user("1+2?")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    return byte_tokenizer()
+
+
+def threads(trajectory: Trajectory) -> list[tuple[str, int]]:
+    """What each segment is, and how many of its tokens are trained."""
+    return [(segment.thread, int(segment.action_mask.sum())) for segment in trajectory.segments]
+
+
+def paid(trajectory: Trajectory) -> list[tuple[float | None, bool]]:
+    return [(turn.reward, turn.terminated) for segment in trajectory.segments for turn in segment.turns]
+
+
+async def worked(agent: Agent) -> None:
+    """Two turns of the main conversation."""
+    agent.said.append(WORK)
+    await agent.say(TASK_TEXT, tools=(ADD,))
+    await agent.say(RESULT, tools=(ADD,))
+
+
+async def test_a_title_that_is_asked_first_and_a_memory_that_is_asked_last_are_side_calls(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    agent = Agent(tokenizer, "Sums", CALL, "3", "user likes sums")
+    await agent.ask(TITLE, TASK_TEXT)
+    await worked(agent)
+    cut = await agent.ask(MEMORY, user("1+2? 3"), max_tokens=4)
+    assert cut.completion.finish_reason == "length"
+    trajectory = agent.played(1.0)
+    assert threads(trajectory) == [("side", 0), ("side", 0), ("main", len(CALL) + 3)]
+    assert (trajectory.response, trajectory.status) == ("3", EpisodeStatus.TERMINATED), "the memory's end is no cut"
+    assert paid(trajectory) == [(None, False)] * 3 + [(1.0, True)]
+    assert [one.content for one in trajectory.conversation] == ["Work.", "1+2?", "", "3", "3"]
+    assert trajectory.turns == 2
+    title = trajectory.segments[0]
+    assert (title.kinds[title.sampled_mask] == TokenKind.UNTRAINED).all()
+    assert (title.behaviour_logprobs[title.sampled_mask] < 0).all(), "recorded as it was sampled"
+
+
+async def test_without_a_second_turn_the_call_with_tools_is_the_main_one(tokenizer: PreTrainedTokenizerBase) -> None:
+    agent = Agent(tokenizer, "Sums", "three", "user likes sums")
+    await agent.ask(TITLE, TASK_TEXT)
+    await agent.ask(WORK, TASK_TEXT, tools=(ADD,))
+    await agent.ask(MEMORY, user("1+2? three"))
+    trajectory = agent.played(1.0)
+    assert [kind for kind, _ in threads(trajectory)] == ["side", "side", "main"]
+    assert trajectory.response == "three"
+
+
+async def test_a_subagent_in_parallel_is_trained_only_where_all_is(tokenizer: PreTrainedTokenizerBase) -> None:
+    for train, trained in (("main", False), ("all", True)):
+        agent = Agent(tokenizer, CALL, CALL, CALL, "3", "title", "the sum is 3", train=train)
+        agent.said.append(WORK)
+        await agent.say(TASK_TEXT, tools=(ADD,))
+        helper = Agent(tokenizer)
+        helper.session, helper.said = agent.session, [HELPER]
+        await helper.say(user("add"), tools=(ADD,))
+        await helper.say(RESULT, tools=(ADD,))
+        await helper.say(RESULT, tools=(ADD,))
+        await agent.ask(TITLE, TASK_TEXT)
+        await agent.say(RESULT, tools=(ADD,))
+        trajectory = agent.played(1.0)
+        assert [kind for kind, _ in threads(trajectory)] == ["subagent", "side", "main"]
+        assert [tokens > 0 for _, tokens in threads(trajectory)] == [trained, trained, True]
+        assert trajectory.response == "the sum is 3"
+
+
+async def test_a_subagent_of_one_turn_is_known_by_its_result(tokenizer: PreTrainedTokenizerBase) -> None:
+    agent = Agent(tokenizer, CALL, "it is three", "3")
+    agent.said.append(WORK)
+    await agent.say(TASK_TEXT, tools=(ADD,))
+    await agent.ask(HELPER, user("add"), tools=(ADD,))
+    await agent.say(Message(role="tool", content="helper: it is three", tool_call_id="call00000"), tools=(ADD,))
+    assert [kind for kind, _ in threads(agent.played(1.0))] == ["subagent", "main"]
+
+
+@pytest.mark.parametrize("asked", [(WORK, True), (HELPER, False)], ids=["as the worker", "as another"])
+async def test_a_conversation_goes_on_after_a_summary(
+    tokenizer: PreTrainedTokenizerBase, asked: tuple[Message, bool]
+) -> None:
+    who, tools = asked[0], (ADD,) if asked[1] else ()
+    for train, trained in (("main", True), ("main_without_summaries", False)):
+        agent = Agent(tokenizer, CALL, CALL, SUMMARY, CALL, "3", train=train)
+        await worked(agent)
+        await agent.ask(who, *agent.said[1:], user("Summarise."), tools=tools)
+        agent.said = [WORK]
+        await agent.say(user(f"What was done: {SUMMARY}"), tools=(ADD,))
+        await agent.say(RESULT, tools=(ADD,))
+        trajectory = agent.played(1.0)
+        first = [("main", 2 * len(CALL) + 2)]
+        if asked[1]:  # the summary is the last turn of the first segment
+            first = [("main", 2 * len(CALL) + 2 + trained * (len(SUMMARY) + 1))]
+        else:
+            first.append(("summary", trained * (len(SUMMARY) + 1)))
+        assert threads(trajectory) == [*first, ("compaction", len(CALL) + 3)]
+        assert paid(trajectory)[-1] == (1.0, True)
+
+
+async def test_a_retry_and_two_requests_at_once_are_all_of_the_main_conversation(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    agent = Agent(tokenizer, "one", "two", "three", "Sums")
+    await agent.ask(WORK, TASK_TEXT, tools=(ADD,))
+    await agent.ask(WORK, TASK_TEXT, tools=(ADD,))
+    await asyncio.gather(agent.ask(TITLE, TASK_TEXT), agent.ask(WORK, user("2+2?"), tools=(ADD,)))
+    trajectory = agent.played(1.0)
+    assert sorted(kind for kind, _ in threads(trajectory)) == ["main", "main", "main", "side"]
+    assert trajectory.segments[-1].turns[-1].reward == 1.0
+
+
+async def test_a_handoff_and_a_clock_in_the_system_prompt_go_on_with_the_main_conversation(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    agent = Agent(tokenizer, CALL, "3")
+    replied = await agent.ask(WORK, TASK_TEXT, tools=(ADD,))
+    await agent.ask(HELPER, TASK_TEXT, replied.message, RESULT)
+    assert [kind for kind, _ in threads(agent.played(1.0))] == ["main", "main"]
+    agent = Agent(tokenizer, "one", "two")
+    await agent.ask(system("It is 1."), user("a"))
+    await agent.ask(system("It is 2."), user("a"), assistant("one"), user("b"))
+    assert [kind for kind, _ in threads(agent.played(1.0))] == ["main", "main"]
+
+
+async def test_a_function_decides_what_is_trained(tokenizer: PreTrainedTokenizerBase) -> None:
+    agent = Agent(tokenizer, "Sums", CALL, "3", train=f"{__name__}:only_tools")
+    await agent.ask(TITLE, TASK_TEXT)
+    await worked(agent)
+    assert threads(agent.played(1.0)) == [("side", 0), ("main", len(CALL) + 1)]
+
+
+def only_tools(kind: str, call: object) -> bool:
+    return kind == "main" and bool(call.message.tool_calls)  # type: ignore[attr-defined]
