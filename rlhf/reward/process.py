@@ -33,7 +33,7 @@ FIELDS: dict[str, Callable[[Trajectory, Sequence[Trajectory]], Any]] = {
         token for segment in one.segments for token in segment.token_ids[segment.action_mask].tolist()
     ],
     "truncated": lambda one, group: one.status is EpisodeStatus.TRUNCATED,
-    "turns": lambda one, group: sum(len(segment.turns) for segment in one.segments) or 1,
+    "turns": lambda one, group: one.turns or 1,
     "role": lambda one, group: one.role,
     "env_info": lambda one, group: list(one.env_info),
     "state": lambda one, group: one.env_info[-1] if one.env_info else {},
