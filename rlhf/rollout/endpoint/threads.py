@@ -8,7 +8,7 @@ messages; of these lines of conversation, one is the main one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise, takewhile
 from typing import get_args
@@ -89,68 +89,77 @@ def sorted_threads(threads: Sequence[Thread]) -> Sorted:
     """Sort threads, each with a call, by what they are to the episode."""
     lines = _lines(sorted(threads, key=lambda thread: thread.calls[0].asked_at))
     main = _main_line(lines)
-    kinds: dict[Thread, ThreadKind] = dict.fromkeys(main, "main")
+    kinds: dict[Thread, ThreadKind] = dict.fromkeys(main.threads, "main")
     summaries: set[AgentCall] = set()
-    for call in _calls(threads):
-        if opened := [one for one in main[1:] if _is_summarised(one.calls[0], call)]:
+    for call in (call for line in lines for call in line.calls):
+        if opened := [one for one in main.threads[1:] if _is_summarised(one.calls[0], call)]:
             kinds[opened[0]] = "compaction"
             summaries.add(call)
-    results = "\n".join(one.content for call in _calls(main) for one in call.new if one.role == "tool")
+    results = "\n".join(one.content for call in main.calls for one in call.new if one.role == "tool")
     for line in (line for line in lines if line is not main):
-        returned = _tools(line) and any(text in results for call in _calls(line) if (text := _answer(call)))
-        several = any(len(one.calls) > 1 for one in line) or any(
-            _goes_on(later.calls[0].request.messages, before.calls[-1]) for before, later in pairwise(line)
+        returned = line.tools and any(text in results for call in line.calls if (text := _answer(call)))
+        several = any(len(one.calls) > 1 for one in line.threads) or any(
+            _goes_on(later.calls[0].request.messages, before.calls[-1]) for before, later in pairwise(line.threads)
         )
-        kinds |= dict.fromkeys(line, "subagent" if returned or several else "side")
+        kinds |= dict.fromkeys(line.threads, "subagent" if returned or several else "side")
     kinds |= {thread: "summary" for thread in threads if summaries.issuperset(thread.calls)}
-    replied = sorted(_calls(main), key=lambda call: call.answered_at)
+    replied = sorted(main.calls, key=lambda call: call.answered_at)
     return Sorted(kinds=kinds, main=tuple(replied), summaries=frozenset(summaries))
 
 
-def _calls(threads: Sequence[Thread]) -> Iterator[AgentCall]:
-    return (call for thread in threads for call in thread.calls)
+@dataclass(kw_only=True, eq=False)
+class Line:
+    """The threads of one conversation, in the order of their first requests. One that `looks_back` begins with another
+    line's messages."""
+
+    threads: list[Thread] = field(default_factory=list)
+    looks_back: bool = False
+
+    @property
+    def calls(self) -> list[AgentCall]:
+        return [call for thread in self.threads for call in thread.calls]
+
+    @property
+    def tools(self) -> int:
+        return max(len(call.request.tools) for call in self.calls)
+
+    def is_within(self, other: Line) -> bool:
+        """Whether the other line was asking before, and after."""
+        asked, around = ([call.asked_at for call in line.calls] for line in (self, other))
+        return min(around) < min(asked) and max(asked) < max(around)
 
 
-def _lines(threads: Sequence[Thread]) -> list[list[Thread]]:
-    """Divide threads, in the order of their first requests, into lines of conversation: a thread belongs to that with
-    the same system prompt and tools, or to that whose last reply it continues, if this called a tool (a handoff) or had
-    no more tools (a clock in the system prompt). With fewer tools it only looks back, as for a summary or a title."""
-    lines: list[list[Thread]] = []
-    known: dict[str, list[Thread]] = {}
+def _lines(threads: Sequence[Thread]) -> list[Line]:
+    """Divide threads, in the order of their first requests, into lines: a thread belongs to that with the same system
+    prompt and tools, or to that whose last reply it continues, with the result of a tool (a handoff) or with no fewer
+    tools (a clock in the system prompt). With fewer tools it only looks back, for a summary or for notes."""
+    lines: list[Line] = []
+    known: dict[str, Line] = {}
     for thread in threads:
         first = thread.calls[0]
-        identity = _identity(first.request)
-        line = known.get(identity) or next(
-            (
-                line
-                for line in lines
-                if (last := line[-1].calls[-1]).answered_at < first.asked_at
-                and (last.message.tool_calls or len(last.request.tools) <= len(first.request.tools))
-                and _goes_on(first.request.messages, last)
-            ),
-            None,
-        )
+        identity, messages = _identity(first.request), first.request.messages
+        before = [
+            line for line in lines if (last := line.calls[-1]).answered_at < first.asked_at and _goes_on(messages, last)
+        ]
+        continued = [
+            line
+            for line in before
+            if messages[-1].role == "tool" or len(line.calls[-1].request.tools) <= len(first.request.tools)
+        ]
+        line = known.get(identity) or next(iter(continued), None)
         if line is None:
-            line = []
+            line = Line(looks_back=bool(before))
             lines.append(line)
-        line.append(thread)
+        line.threads.append(thread)
         known[identity] = line
     return lines
 
 
-def _main_line(lines: Sequence[list[Thread]]) -> list[Thread]:
-    """Return the line of the task: one that is not within another's time, as subagents are; of those, one with most
-    replies, then with most tools, then with the last reply."""
-
-    def within(one: list[Thread], other: list[Thread]) -> bool:
-        asked, around = ([call.asked_at for call in _calls(line)] for line in (one, other))
-        return min(around) < min(asked) and max(asked) < max(around)
-
-    outer = [line for line in lines if not any(within(line, other) for other in lines)]
-    return max(
-        outer,
-        key=lambda line: (sum(len(one.calls) for one in line), _tools(line), max(c.answered_at for c in _calls(line))),
-    )
+def _main_line(lines: Sequence[Line]) -> Line:
+    """Return the line of the task: one that is not within another's time, as subagents are, and does not look back; of
+    those, one with most replies, then with most tools, then with the last reply."""
+    outer = [line for line in lines if not line.looks_back and not any(line.is_within(other) for other in lines)]
+    return max(outer, key=lambda line: (len(line.calls), line.tools, max(call.answered_at for call in line.calls)))
 
 
 def _is_summarised(opening: AgentCall, call: AgentCall) -> bool:
@@ -181,10 +190,6 @@ def _said(message: Message) -> str:
 
 def _answer(call: AgentCall) -> str:
     return after_thinking(call.text).strip()
-
-
-def _tools(line: Sequence[Thread]) -> int:
-    return max(len(call.request.tools) for call in _calls(line))
 
 
 def _identity(request: AgentRequest) -> str:

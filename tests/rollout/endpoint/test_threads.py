@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from transformers import PreTrainedTokenizerBase
@@ -73,6 +74,19 @@ async def test_without_a_second_turn_the_call_with_tools_is_the_main_one(tokeniz
     trajectory = agent.played(1.0)
     assert [kind for kind, _ in threads(trajectory)] == ["side", "side", "main"]
     assert trajectory.response == "three"
+
+
+async def test_a_memory_that_works_longer_than_the_task_looks_back_at_it(tokenizer: PreTrainedTokenizerBase) -> None:
+    """As Qwen Code's, with fewer tools than the worker."""
+    agent = Agent(tokenizer, "three", CALL, CALL, "saved")
+    agent.said.append(WORK)
+    await agent.say(TASK_TEXT, tools=(ADD, replace(ADD, name="other")))
+    agent.said = [MEMORY, *agent.said[1:]]
+    for said in (user("Note."), RESULT, RESULT):
+        await agent.say(said, tools=(ADD,))
+    trajectory = agent.played(1.0)
+    assert [kind for kind, _ in threads(trajectory)] == ["subagent", "main"]
+    assert (trajectory.response, trajectory.turns) == ("three", 1)
 
 
 async def test_a_subagent_in_parallel_is_trained_only_where_all_is(tokenizer: PreTrainedTokenizerBase) -> None:
