@@ -108,7 +108,7 @@ def sorted_threads(threads: Sequence[Thread]) -> Sorted:
 
 
 @dataclass(kw_only=True, eq=False)
-class Line:
+class ThreadLine:
     """The threads of one conversation, in the order of their first requests. One that `looks_back` begins with another
     line's messages."""
 
@@ -123,18 +123,18 @@ class Line:
     def tools(self) -> int:
         return max(len(call.request.tools) for call in self.calls)
 
-    def is_within(self, other: Line) -> bool:
+    def is_within(self, other: ThreadLine) -> bool:
         """Whether the other line was asking before, and after."""
         asked, around = ([call.asked_at for call in line.calls] for line in (self, other))
         return min(around) < min(asked) and max(asked) < max(around)
 
 
-def _lines(threads: Sequence[Thread]) -> list[Line]:
+def _lines(threads: Sequence[Thread]) -> list[ThreadLine]:
     """Divide threads, in the order of their first requests, into lines: a thread belongs to that with the same system
     prompt and tools, or to that whose last reply it continues, with the result of a tool (a handoff) or with no fewer
     tools (a clock in the system prompt). With fewer tools it only looks back, for a summary or for notes."""
-    lines: list[Line] = []
-    known: dict[str, Line] = {}
+    lines: list[ThreadLine] = []
+    known: dict[str, ThreadLine] = {}
     for thread in threads:
         first = thread.calls[0]
         identity, messages = _identity(first.request), first.request.messages
@@ -148,14 +148,14 @@ def _lines(threads: Sequence[Thread]) -> list[Line]:
         ]
         line = known.get(identity) or next(iter(continued), None)
         if line is None:
-            line = Line(looks_back=bool(before))
+            line = ThreadLine(looks_back=bool(before))
             lines.append(line)
         line.threads.append(thread)
         known[identity] = line
     return lines
 
 
-def _main_line(lines: Sequence[Line]) -> Line:
+def _main_line(lines: Sequence[ThreadLine]) -> ThreadLine:
     """Return the line of the task: one that is not within another's time, as subagents are, and does not look back; of
     those, one with most replies, then with most tools, then with the last reply."""
     outer = [line for line in lines if not line.looks_back and not any(line.is_within(other) for other in lines)]
