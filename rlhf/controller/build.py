@@ -311,6 +311,7 @@ async def started_serving(
                 tell,
                 alone=alone,
                 structured=recipe.rollout.structured_outputs,
+                logs=logs,
             )
         )
         renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)

@@ -7,16 +7,16 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 
 from rlhf.cluster.worker import Cluster
-from rlhf.config import load_piece
 from rlhf.data.tasks import Tell
 from rlhf.env.config import EnvironmentConfig
 from rlhf.env.starting import started_environments
 from rlhf.errors import ConfigError
 from rlhf.http.serving import listening
 from rlhf.rollout.agent import WithAgent
+from rlhf.rollout.agent_command import agent_program
 from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
 from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.rollout.endpoint.sessions import AgentSessions
@@ -52,14 +52,17 @@ async def started_surroundings(
     *,
     alone: bool,
     structured: bool,
+    logs: Path,
 ) -> AsyncIterator[Surroundings]:
     """Start the environment or agent that the recipe's episodes need, if any. With `alone` the whole cluster is on this
-    machine; `structured`: engines hold replies to a grammar. `tell` receives messages about servers. Raises
-    `ConfigError`."""
+    machine; `structured`: engines hold replies to a grammar. `logs` is the run's folder of logs; `tell` receives
+    messages about servers. Raises `ConfigError`."""
     async with AsyncExitStack() as stack:
         training: EpisodeRunner = AnswerOnce()
         if agent is not None:
-            training = await stack.enter_async_context(started_endpoint(agent, structured=structured))
+            training = await stack.enter_async_context(
+                started_endpoint(agent, structured=structured, log=logs / "agents.log")
+            )
         elif config is not None:
             training = await stack.enter_async_context(started_play(config, cluster, tell, alone=alone))
         evaluation = training
@@ -89,8 +92,11 @@ async def started_play(
 
 
 @asynccontextmanager
-async def started_endpoint(config: AgentConfig, *, structured: bool) -> AsyncIterator[WithAgent]:
-    """Serve the endpoint that the recipe's agent calls: on loopback, with a port and a token for this run only."""
+async def started_endpoint(
+    config: AgentConfig, *, structured: bool, log: Path | None = None
+) -> AsyncIterator[WithAgent]:
+    """Serve the endpoint that the recipe's agent calls: on loopback, with a port and a token for this run only. A
+    command's output goes to `log`."""
     sessions = AgentSessions(
         capacity=config.max_agents,
         client_stop=config.client_stop,
@@ -100,7 +106,7 @@ async def started_endpoint(config: AgentConfig, *, structured: bool) -> AsyncIte
     token = secrets.token_urlsafe(24)
     async with listening(policy_uvicorn_config(policy_app(sessions, model="policy", token=token))) as url:
         yield WithAgent(
-            program=partial(load_piece(config.program, "agent.program"), **config.arguments),
+            program=agent_program(config, log),
             url=url,
             token=token,
             sessions=sessions,

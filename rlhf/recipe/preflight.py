@@ -44,6 +44,7 @@ from rlhf.models.model_types import brings_code, check_generates, check_remote_c
 from rlhf.recipe.kinds import start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_one_gpu, transfer_backend
+from rlhf.rollout.agent_command import agent_program
 from rlhf.runs.loggers import check_loggers
 from rlhf.runs.recorded_episodes import recorded_episodes
 from rlhf.types import Task
@@ -251,7 +252,7 @@ def check_players(recipe: Recipe) -> None:
             load_piece(environment.hosted, "environment.environment")
         check_tool_format(environment.tool_format, "environment.tool_format")
     if recipe.agent is not None:
-        load_piece(recipe.agent.program, "agent.program")
+        agent_program(recipe.agent)
         check_tool_format(recipe.agent.tool_format, "agent.tool_format")
 
 

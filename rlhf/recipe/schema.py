@@ -200,6 +200,10 @@ class Recipe(Config):
                 "reward.kind is environment, but the functions of environment.tools give no rewards; use exact, "
                 "function or another kind"
             )
+        if self.agent is not None and self.agent.program is None and paid != bool(self.agent.grader):
+            raise ValueError(
+                "reward.kind environment is what agent.grader gives to the episode of a command; write both or neither"
+            )
         given = "environment" if self.environment is not None else "agent"
         if not self.plays:
             raise ValueError(f"kind: {self.kind} plays no episodes; remove {given}")

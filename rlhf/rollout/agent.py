@@ -13,6 +13,7 @@ from rlhf.rollout.episode import AGENT, PolicyClient
 from rlhf.rollout.programs import NoOutcome, Programs
 from rlhf.tracing import CURRENT
 from rlhf.types import Failed, Task, Tool, Trajectory, finite_number, with_own_row
+from rlhf.untrusted_text import escape_to_line
 
 AGENT_FAILURE = "agent_"
 """Prefix of the failure kinds that an agent caused."""
@@ -63,9 +64,13 @@ class WithAgent:
             )
         if isinstance(returned, Raised):
             return _failed("raised", task, logged_error(returned.error))
-        if not session.capture.replies:
-            return _failed("silent", task, "the agent ended without receiving a reply")
         info = (returned,) if isinstance(returned, Mapping) else ()
+        if not session.capture.replies:
+            known = info[0] if info else {}
+            said = f"; its last output: {escape_to_line(known['output'])[-300:]}" if known.get("output") else ""
+            if status := known.get("exit_status"):
+                return _failed("raised", task, f"the agent exited with status {status} without a reply{said}")
+            return _failed("silent", task, f"the agent ended without receiving a reply{said}")
         given = returned.get("reward") if info else returned
         reward = finite_number(given)
         if reward is None and given is not None:

@@ -7,6 +7,7 @@ import functools
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -203,8 +204,13 @@ TICKET = Ticket(ordinal=5, version=2)
 
 async def group_of(program: str, engine: RolloutEngine, *, size: int = 2, **changes: Any) -> Group | Failed:
     """A group that is played by an agent of this file."""
-    config = AgentConfig(program=f"{__name__}:{program}", **changes)
-    async with asyncio.timeout(30), started_endpoint(config, structured=False) as play:
+    return await played(AgentConfig(program=f"{__name__}:{program}", **changes), engine, size=size)
+
+
+async def played(
+    config: AgentConfig, engine: RolloutEngine, *, size: int, task: Task = TASK, log: Path | None = None
+) -> Group | Failed:
+    async with asyncio.timeout(30), started_endpoint(config, structured=False, log=log) as play:
         rollout = GroupRollout(
             engine=engine,
             renderer=ChatRenderer(TOKENIZER),
@@ -215,7 +221,7 @@ async def group_of(program: str, engine: RolloutEngine, *, size: int = 2, **chan
             run_seed=1,
             play=play,
         )
-        outcome = await rollout(TASK, TICKET)
+        outcome = await rollout(task, TICKET)
         assert len(play.sessions) == 0, "every session ends with its episode"
     assert isinstance(outcome, (Group, Failed))
     return outcome

@@ -33,6 +33,6 @@ def import_own_pieces(recipe: Recipe) -> None:
             load_bound(environment.hosted, "environment.environment", one.hosted_arguments, given=0)
         if inspect.isclass(made := load_piece(environment.hosted, "environment.environment")):
             check_methods(made, environment.hosted, "environment.environment")
-    if agent is not None:
+    if agent is not None and agent.program is not None:
         program = load_piece(agent.program, "agent.program")
         check_call(program, agent.program, "agent.program", agent.arguments, given=3)

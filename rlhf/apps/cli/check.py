@@ -96,8 +96,8 @@ def parts(recipe: Recipe) -> list[LabelledText]:
             [
                 (
                     "agent",
-                    f"{agent.program}, at most {count(agent.max_agents, 'episode')} at once, each of "
-                    f"{agent.timeout_seconds:g} s",
+                    f"{agent.program or agent.preset or agent.command[0]}, at most "
+                    f"{count(agent.max_agents, 'episode')} at once, each of {agent.timeout_seconds:g} s",
                 )
             ]
             if (agent := recipe.agent)

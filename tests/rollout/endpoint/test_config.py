@@ -34,6 +34,10 @@ def test_an_agents_episodes_are_scored_by_the_recipe_or_by_the_agent(kind: str) 
         ({"agent": {"program": "my_agent"}}, "give module:function"),
         ({"agent": AGENT | {"tool_format": "xml"}}, r"agent\.tool_format: use auto, hermes, llama3_json, .*got 'xml'"),
         ({"agent": AGENT | {"timeout": 3}}, "timeout"),
+        ({"agent": AGENT | {"preset": "pi"}}, "give program, or else command or preset"),
+        ({"agent": {"timeout_seconds": 3}}, "give program, or else command or preset"),
+        ({"agent": {"command": ["sh"]}, "reward": {"kind": "environment"}}, r"agent\.grader .* write both or neither"),
+        ({"agent": {"command": ["sh"], "grader": ["sh"]}}, r"agent\.grader .* write both or neither"),
         ({"agent": None, "reward": {"kind": "environment"}}, "neither environment nor agent"),
     ],
 )
