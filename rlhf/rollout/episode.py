@@ -75,6 +75,7 @@ class EpisodeState:
     asked_at: float = 0.0
     malformed_calls: int = 0
     out_of_time: bool = False
+    cut_reply: bool = False
 
     def room(self, policy: PolicyClient) -> int:
         """Return the maximum number of tokens of the next reply, given the context so far."""
@@ -96,6 +97,7 @@ class EpisodeState:
         self.history.context.append_reply(completion)
         self.engine = completion.engine
         self.out_of_time = completion.finish_reason is FinishReason.TIME
+        self.cut_reply = completion.finish_reason is FinishReason.LENGTH
 
     def record(
         self, status: EpisodeStatus, environment_seconds: float = 0.0, infos: Sequence[Mapping[str, Any]] = ()

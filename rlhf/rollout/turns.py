@@ -76,7 +76,8 @@ async def play(
 ) -> tuple[Trajectory | Failed, ...]:
     """Play one episode with an environment, which is reset with `seed`; the caller closes it. A prompt that leaves no
     room for a reply is `Failed("prompt_too_long")`, a chat template that cannot render the environment's messages
-    `Failed("template")`, both for every role; a role that never had a turn is `Failed("never_acted")`. At the
+    `Failed("template")`, both for every role; a role that never had a turn is `Failed("never_acted")`, or
+    `Failed("cut_off")` where a limit ended the episode first. At the
     environment's timeout the episode is cut off after its last reply. Raises what engine and environment raise."""
     agents = MultiAgentState(task=task, policy=policy, rules=rules)
     timed = TimedEnvironment(environment, rules.environment, rules.timeout_seconds)
@@ -140,7 +141,12 @@ class MultiAgentState:
     def record(self, role: str, status: EpisodeStatus, timed: TimedEnvironment) -> Trajectory | Failed:
         state = self.states.get(role)
         if state is None:
-            return Failed(kind="never_acted", detail=f"task {self.task.id}: it was never the turn of {role}")
+            never, kind = f"task {self.task.id}: it was never the turn of {role}", "never_acted"
+            if status is EpisodeStatus.TRUNCATED:
+                cut = any(one.cut_reply for one in self.states.values())
+                limit = "a reply reached sampling.max_tokens or the context's end" if cut else "time or turns ran out"
+                never, kind = f"{never}: before, {limit}, which ended the episode", "cut_off"
+            return Failed(kind=kind, detail=never)
         return state.record(status, timed.seconds, timed.infos)
 
 

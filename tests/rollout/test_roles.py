@@ -84,6 +84,10 @@ async def test_a_role_whose_turn_never_came_is_failed(tokenizer: PreTrainedToken
     assert isinstance(x, Trajectory)
     assert isinstance(o, Failed)
     assert (o.kind, "turn of o" in o.detail) == ("never_acted", True)
+    cut = policy(engine(tokenizer, "bad"), tokenizer, sampling=Sampling(max_tokens=2))
+    _, o = await play(TASK, cut, ScriptedEnvironment(opening), seed=0, rules=rules(roles=BOTH))
+    assert isinstance(o, Failed)
+    assert (o.kind, "a reply reached sampling.max_tokens" in o.detail) == ("cut_off", True)
 
 
 @pytest.mark.parametrize(
