@@ -54,7 +54,7 @@ def _of_metric(name: str, entry: Metric | None, rows: Sequence[MetricRow]) -> It
     if entry.counter:
         measured = [(update, value - before) for (_, before), (update, value) in pairwise([(0, 0.0), *measured])]
     since = _last_updates(measured, lambda value: value is not None and not entry.is_healthy(value))
-    if entry.alarm and len(since) >= PATIENCE:
+    if entry.alarm and len(since) >= (1 if since and measured[-1][1] == entry.at_once else PATIENCE):
         yield Alarm(metric=name, since=since[0], what=entry.alarm.format(value=entry.format(measured[-1][1])))
 
 

@@ -30,6 +30,8 @@ class Metric:
     low: float | None = None
     high: float | None = None
     alarm: str = ""
+    at_once: float | None = None
+    """The value of which a single update is an alarm."""
     remedy: str = ""
     sometimes: bool = False
     counter: bool = False

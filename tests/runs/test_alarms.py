@@ -43,6 +43,8 @@ def rows(name: str, values: Sequence[float | str | None], first: int = 1) -> lis
             ["the upper clip removes the gradient of 40 % of the tokens since update 1"],
         ),
         ("response/truncated", [0, 0.3, 0.5, 0.5], ["a limit cut off 50 % of the episodes since update 2"]),
+        ("response/truncated", [0.9, 1], ["a limit cut off 100 % of the episodes since update 1"]),
+        ("response/truncated", [1, 0.9], []),
         ("samples/lost", [0, 2, 1, 3], ["updates lose samples (3 samples in the last one) since update 2"]),
         ("groups/failed", [5, 5, 5, 5], []),
         ("groups/failed", [0, 1, 3, 7], ["groups fail (4 groups in the last update) since update 2"]),
