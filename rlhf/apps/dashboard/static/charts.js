@@ -72,7 +72,7 @@ let plots = [];
 // one `shared` axis move together.
 export function draw(place, { across, curves, range, entry = {}, colours, smooth = 0, height = HEIGHT, whole = true, shared = "updates", point }) {
   plots = plots.filter((plot) => plot.root.isConnected || plot.destroy());
-  const one = (stroke, width) => ({ stroke, width, spanGaps: true, points: { size: 4, show: across.length < 30 ? undefined : false } });
+  const one = (stroke, width) => ({ stroke, width, spanGaps: true, points: { size: 4, show: across.length < 30 } });
   const faint = colours.map((colour) => one(`color-mix(in srgb, ${colour} 30%, transparent)`, 1));
   const data = (values) => (smooth ? [...values, ...values.map((curve) => smoothed(curve, smooth))] : values);
   const options = {
