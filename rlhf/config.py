@@ -172,6 +172,8 @@ def _drop_replaced(kind: type[Config], earlier: dict[str, Any], later: Mapping[s
             others = {one.partition("=")[0] for one in kind.alternatives}.union(*kind.alternatives.values())
             for other in others - {*beside, key}:
                 earlier.pop(other, None)
+            if "arguments" in beside and earlier.get(key) not in (None, later[key]):  # those of another function
+                earlier.pop("arguments", None)
     for key, above in later.items():
         field, below = kind.model_fields.get(key), earlier.get(key)
         group = next(iter(nested_configs(field.annotation)), None) if field else kind  # otherwise a name

@@ -27,6 +27,7 @@ LATER = [
     ("data.train", TASKS, {"path": "my.jsonl"}, {"path": "my.jsonl", "max_prompt_tokens": 50}),
     ("data.train", ROWS, {"tasks": "my_tasks:make"}, {"tasks": "my_tasks:make"}),
     ("data.train", TASKS, {"seeds": 4}, {"seeds": 4}),
+    ("data.train", TASKS, {"tasks": "my:f", "arguments": {"n": 1}}, {**TASKS, "tasks": "my:f", "arguments": {"n": 1}}),
     ("data.train", TASKS, {"arguments": {"count": 9}}, {**TASKS, "arguments": {"count": 9}}),
     ("data.train", TASKS, {"path": None, "limit": 2}, {**TASKS, "path": None, "limit": 2}),
     ("data.train", ROWS, {"path": "my.jsonl"}, {**ROWS, "path": "my.jsonl"}),

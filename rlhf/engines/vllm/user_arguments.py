@@ -31,6 +31,7 @@ _REASONS: Mapping[str, str] = {
     "use rollout.max_sequences": "max_num_seqs",
     "use rollout.gpu_memory_utilization": "gpu_memory_utilization",
     "use rollout.tensor_parallel_size": "tensor_parallel_size",
+    "use rollout.structured_outputs": "structured_outputs_config",
     "use rollout.routing": "enable_return_routed_experts",
     "each request has its seed, from the recipe's seed": "seed",
     "the placement decides it: use rollout.tensor_parallel_size and rollout.gpus_per_engine": (
@@ -42,7 +43,7 @@ _REASONS: Mapping[str, str] = {
     ),
     _STEPPED: (
         "worker_cls worker_extension_cls scheduler_cls scheduling_policy stream_interval max_num_queued_reqs "
-        "max_num_queued_tokens reasoning_parser structured_outputs_config _api_process_count _api_process_rank"
+        "max_num_queued_tokens reasoning_parser _api_process_count _api_process_rank"
     ),
     "log-probs must be those of the whole distribution that was sampled from, as the learner computes it": (
         "generation_config override_generation_config logprobs_mode max_logprobs logits_processors watermark_config "
