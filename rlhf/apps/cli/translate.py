@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from rlhf.apps.translation.translating import Translation, translated
-from rlhf.config import dump_yaml, shown_value
+from rlhf.config import dump_yaml, flatten, shown_value
 from rlhf.errors import UserError
 
 HEADINGS = {"taken": "taken", "same": "done here anyway", "without": "without a counterpart", "unknown": "UNKNOWN"}
@@ -50,6 +52,13 @@ def account_of(found: Translation) -> Iterator[str]:
             if row.why:
                 yield f"      {row.why}"
     yield ""
+    called = [value for key, value in flatten(found.values.get("reward", {})) if key.endswith("function")]
+    packages = {re.split("[.:]", value)[0]: value for value in called}
+    for name, function in packages.items():
+        if name != found.module and not find_spec(name):
+            yield f"{function} needs the module {name}, which is not here: pip install it, or add its file"
+    if "trl.rewards:accuracy_reward" in called:
+        yield "or instead of trl's accuracy_reward: reward.kind math, which compares with the answer as it does"
     if found.to_name:
         yield f"for you to name: {', '.join(found.to_name)}"
     if found.problem:

@@ -337,6 +337,17 @@ def test_defaults_that_nobody_writes_are_those_of_their_libraries(tmp_path: Path
     assert flat(translated(program))["trainer.correction.method"] == "none"
 
 
+def test_a_function_of_a_package_that_is_not_here_is_told(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "from trl.rewards import accuracy_reward\n"
+        'GRPOTrainer(model="m", args=GRPOConfig(), reward_funcs=accuracy_reward)\n'
+    )
+    printed = CliRunner().invoke(app, ["translate", str(program)]).output
+    assert "# trl.rewards:accuracy_reward needs the module trl, which is not here: pip install it" in printed
+    assert "reward.kind math" in printed
+
+
 def test_weights_that_only_a_run_would_tell_are_left_to_the_user(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text(
