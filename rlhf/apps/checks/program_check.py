@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from itertools import islice
 
 from rlhf.apps.arguments import recipe_if_named
 from rlhf.apps.checks.hostile_programs import HostileProgram, hostile_programs
@@ -14,27 +13,26 @@ from rlhf.errors import DataError
 from rlhf.reward.code.config import CodeRewardConfig
 from rlhf.reward.code.read_tests import PythonTests, Tests, TestsError, read_tests
 from rlhf.reward.code.scoring import CodeScorer
-from rlhf.types import Scored
+from rlhf.types import Scored, Task
 
 EXAMPLE = ("assert add(1, 2) == 3", "assert add(-1, 8) == 7", "assert abs(add(0.5, 2) - 2.5) < 1e-9")
 ROWS = 3
 """Number of rows whose tests are attacked."""
 
 
-def rows_of(name: str, overrides: Sequence[str], config: CodeRewardConfig) -> list[Row]:
-    """Return the first training rows of a recipe; an example row if no recipe is named."""
+def first_tasks(name: str, overrides: Sequence[str]) -> list[Task]:
+    """Return the first training tasks of a recipe; none if no recipe is named."""
     recipe = recipe_if_named(name, overrides)
-    if recipe is None:
-        return [{config.tests_column: list(EXAMPLE), config.entry_point_column or "entry_point": "add"}]
-    sets = recipe.data.train_sets.values()
-    return [task.row for dataset in sets for task in islice(load_tasks(dataset), ROWS)][:ROWS]
+    sets = recipe.data.train_sets.values() if recipe else ()
+    return [task for dataset in sets for task in load_tasks(dataset)[:ROWS]][:ROWS]
 
 
 def program_check(
     config: CodeRewardConfig, rows: Sequence[Row], programs: Mapping[str, HostileProgram] | None = None
 ) -> int:
-    """Print the scores that the tests of `rows` give to hostile programs; return 1 if one is above 0. Raises
-    `UserError`, also for a row without tests."""
+    """Print the scores that the tests of `rows`, else of an example, give to hostile programs; return 1 if one is above
+    0. Raises `UserError`, also for a row without tests."""
+    rows = rows or [{config.tests_column: list(EXAMPLE), config.entry_point_column or "entry_point": "add"}]
     for place, row in enumerate(rows, 1):
         try:
             print(f"tests of row {place}: {described_tests(read_tests(row, config))}")

@@ -187,8 +187,8 @@ def score(
 def reward_check(
     reward: RewardName,
     overrides: Overrides = None,
-    prompt: Annotated[str, typer.Option(help="The question.")] = "What is 6 times 7?",
-    answer: Annotated[str, typer.Option(help="Its answer.")] = "42",
+    prompt: Annotated[str | None, typer.Option(help="The question.")] = None,
+    answer: Annotated[str | None, typer.Option(help="Its answer.")] = None,
     wrong: Annotated[list[str] | None, typer.Option(help="A wrong answer; may be repeated.")] = None,
     reply: Annotated[str, typer.Option(help="How a reply states an answer.")] = "{answer}",
 ) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rlhf.apps.checks.named_reward import named_reward, reward_here
-from rlhf.apps.checks.program_check import program_check, rows_of
+from rlhf.apps.checks.program_check import first_tasks, program_check
 from rlhf.errors import UserError
 from rlhf.reward.adversarial import Quiz, adversarial_replies
-from rlhf.reward.bodies import ReplyToScore
 from rlhf.reward.reward_interface import LiveReward
-from rlhf.reward.score_texts import score_replies
-from rlhf.types import Scored, Unscored
+from rlhf.types import EpisodeStatus, Message, Scored, Task, Trajectory, Unscored
 from rlhf.untrusted_text import escape_to_line
 
+EXAMPLE = Task(id="example", messages=(Message(role="user", content="What is 6 times 7?"),), answer="42")
 RIGHT, WRONG = "the right answer", "a wrong answer"
 
 
@@ -22,21 +22,29 @@ def run_reward_check(
     reward: str,
     overrides: Sequence[str] = (),
     *,
-    prompt: str = "What is 6 times 7?",
-    answer: str = "42",
+    prompt: str | None = None,
+    answer: str | None = None,
     wrong: Sequence[str] = ("41", "43", "24", "67"),
     reply: str = "{answer}",
 ) -> int:
     """Print the scores of hostile replies, or of hostile programs if unit tests score; return 1 if one is accepted.
 
-    A reply is accepted if its score is nearer to the right answer's than to a wrong one's; a program if its score is
-    above 0. Raises `UserError` for a reward that gives right and wrong answers the same score.
+    A function of a recipe gets the first training row, of which `prompt` and `answer` may replace a part. A reply is
+    accepted if its score is nearer to the right answer's than to a wrong one's; a program if its score is above 0.
+    Raises `UserError` for a reward that gives right and wrong answers the same score.
     """
     config = named_reward(reward, overrides)
     if config.kind == "code":
-        return program_check(config.code, rows_of(reward, overrides, config.code))
-    quiz = Quiz(prompt=prompt, answer=answer, wrong=tuple(wrong), reply=reply)
-    scores = asyncio.run(_scores(reward_here(config), quiz))
+        return program_check(config.code, [task.row for task in first_tasks(reward, overrides)])
+    called = any(scorer.kind == "function" for scorer in config.scorers.values())
+    task = next(iter(first_tasks(reward, overrides) if called else ()), EXAMPLE)
+    prompt = prompt or (task.messages or EXAMPLE.messages)[-1].content
+    given = {} if answer is None else {"answer": answer}
+    answer = answer or task.answer or str(EXAMPLE.answer)
+    row = {"prompt": prompt, "label": answer, "answer": answer, **task.row, **given}
+    task = replace(task, messages=(Message(role="user", content=prompt),), answer=answer, row=row)
+    quiz = Quiz(prompt=prompt, answer=answer, wrong=tuple(one for one in wrong if one != answer), reply=reply)
+    scores = asyncio.run(_scores(reward_here(config), quiz, task))
     middle = halfway(scores)
     above = {name for name, score in scores.items() if isinstance(score, Scored) and score.value > middle}
     accepted = above - {RIGHT, WRONG}
@@ -52,10 +60,14 @@ def halfway(scores: Mapping[str, Scored | Unscored]) -> float:
     right, wrong = scores[RIGHT], scores[WRONG]
     if isinstance(right, Scored) and isinstance(wrong, Scored) and right.value > wrong.value:
         return (right.value + wrong.value) / 2
+    if isinstance(right, Unscored):
+        raise UserError(
+            f"the reward gives the right answer no number: {right.detail}; if it reads columns of your rows, name a "
+            "recipe with rows that have them: rlhf reward check RECIPE"
+        )
     raise UserError(
         f"the reward does not distinguish right from wrong: {RIGHT} has {score_text(right)}, {WRONG} has "
-        f"{score_text(wrong)}; "
-        "give the form of an answer with --reply, for instance '#### {answer}'"
+        f"{score_text(wrong)}; give the form of an answer with --reply, for instance '#### {{answer}}'"
     )
 
 
@@ -64,12 +76,13 @@ def score_text(score: Scored | Unscored) -> str:
     return f"{score.value:g}" if isinstance(score, Scored) else f"no number ({score.kind})"
 
 
-async def _scores(reward: LiveReward, quiz: Quiz) -> dict[str, Scored | Unscored]:
+async def _scores(reward: LiveReward, quiz: Quiz, task: Task) -> dict[str, Scored | Unscored]:
     """Return the score of every reply to one question, starting with the right answer and a wrong one."""
     replies = {RIGHT: quiz.saying(quiz.answer), WRONG: quiz.saying(quiz.wrong[0]), **adversarial_replies(quiz)}
-    questions = [ReplyToScore(prompt=quiz.prompt, response=text, label=quiz.answer) for text in replies.values()]
+    done = EpisodeStatus.TERMINATED
+    played = [Trajectory(task=task, segments=(), status=done, response=text) for text in replies.values()]
     try:
         await reward.start()
-        return dict(zip(replies, await score_replies(reward, questions), strict=True))
+        return dict(zip(replies, await reward(task, played), strict=True))
     finally:
         await reward.close()

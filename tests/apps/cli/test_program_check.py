@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlhf.apps.checks.hostile_programs import EMPTY, EXACTLY, GIVEN, NAN, hostile_programs
-from rlhf.apps.checks.program_check import program_check, rows_of
+from rlhf.apps.checks.program_check import program_check
 from rlhf.apps.cli.reward_check import run_reward_check
 from rlhf.errors import DataError
 from rlhf.reward.code.config import CodeRewardConfig
@@ -35,7 +35,7 @@ def test_weak_tests_are_named_with_what_they_accept_and_what_to_do(capfd: pytest
 @pytest.mark.engine
 def test_tests_beside_the_code_accept_what_others_refuse(capfd: pytest.CaptureFixture[str]) -> None:
     programs = {"equals everything": hostile_programs()["equals everything"]}
-    assert program_check(CONFIG, rows_of("code", [], CONFIG), programs) == 0
+    assert program_check(CONFIG, [], programs) == 0
     assert "tests of row 1: 3, apart from the code\n" in capfd.readouterr().out
     assert program_check(CONFIG, [{"tests": "assert Add(1, 2) == Add(2, 1)"}], programs) == 1
     assert (

@@ -44,6 +44,19 @@ def test_a_reward_that_does_not_tell_right_from_wrong_says_what_to_do() -> None:
         run_reward_check("regex", [r"pattern='####\s*(\d+)'"])
 
 
+def test_a_function_reads_the_columns_of_a_recipes_rows(
+    recipe: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows.write_text('{"question": "7 x 6?", "answer": "42", "level": 3}\n')
+    (tmp_path / "leveled.py").write_text("def score(response, row): return row['level'] * (response == row['answer'])")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert run_reward_check(str(recipe), ["reward={kind: function, function: leveled:score}"]) == 0
+    assert "the right answer                          3\n" in capfd.readouterr().out
+    with pytest.raises(UserError, match=r"KeyError: 'level'.*name a recipe with rows"):
+        run_reward_check("leveled:score")
+
+
 def test_a_function_that_is_elsewhere_is_told_before_a_process_starts() -> None:
     with pytest.raises(UserError, match="REWARD is absent:reward, but there is no module absent in this folder"):
         run_reward_check("absent:reward")
