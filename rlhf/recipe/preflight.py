@@ -22,7 +22,7 @@ from rlhf.data.rows import task_from_row
 from rlhf.data.sources import local_files, read_rows
 from rlhf.engines.vllm.environment import installed_device
 from rlhf.engines.vllm.user_arguments import check_arguments, check_variables
-from rlhf.errors import ConfigError, ModelError, PlacementError
+from rlhf.errors import ConfigError, ModelError, PlacementError, Raised, catch
 from rlhf.http.binding import token_from
 from rlhf.http.config import check_recording
 from rlhf.models.model_files import (
@@ -51,6 +51,7 @@ from rlhf.types import Task
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+HUB_SECONDS = 5
 READ_BYTES = 4 * 2**20
 """Size of the files whose every row is checked, in a quarter of a second; the run reads larger ones itself."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -58,6 +59,13 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 def preflight(recipe: Recipe) -> None:
     """Check the files, packages, GPUs and variables that `recipe` needs. Raises a `UserError` of one line."""
+    check_recipe(recipe)
+    check_placement(recipe)
+    check_hub(recipe)
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Check all that does not depend on the size and the network of this machine. Raises `UserError`."""
     check_encoding()
     check_cache()
     check_devices(recipe)
@@ -73,7 +81,6 @@ def preflight(recipe: Recipe) -> None:
     for key, dataset in recipe.data.sets.items():
         check_dataset(dataset, key, recipe.kind)
     check_few_shot(recipe)
-    check_placement(recipe)
 
 
 def check_encoding() -> None:
@@ -104,6 +111,28 @@ def check_placement(recipe: Recipe) -> None:
             "give the address of a Ray cluster, or leave cluster.nodes at 1"
         )
     check_resources(roles_of(recipe), [this_machine()])
+
+
+def check_hub(recipe: Recipe) -> None:
+    """Check that a model by hub name is in the cache or that the hub has it, unless the workers join a cluster. Without
+    a network the libraries would retry for more than a minute. Raises `ModelError`."""
+    if (name := recipe.model.path) is None or not is_hub_name(name) or recipe.cluster.address:
+        return
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+        return
+    found = catch(lambda: get_hf_file_metadata(hf_hub_url(name, "config.json"), timeout=HUB_SECONDS))
+    if isinstance(found, Raised):
+        asked = f"model.path={name} is neither a folder nor in the hub's cache on this machine, and the hub"
+        if isinstance(found.error, HfHubHTTPError):
+            raise ModelError(
+                f"{asked} does not give it; check the name, and set HF_TOKEN for a model with restrictions"
+            )
+        raise ModelError(
+            f"{asked} cannot be reached; give a folder, or run `hf download {name}` where it can, and copy the cache"
+        )
 
 
 def check_devices(recipe: Recipe) -> None:

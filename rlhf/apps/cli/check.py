@@ -23,7 +23,7 @@ from rlhf.models.supported_families import measurements
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.placement import describe_placement
 from rlhf.recipe.planning.memory_check import check_memory
-from rlhf.recipe.preflight import is_hub_name, preflight, read_model_config
+from rlhf.recipe.preflight import check_hub, check_placement, check_recipe, is_hub_name, read_model_config
 from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
@@ -37,40 +37,60 @@ ISOLATED = {"thread": "in threads", "process": "each session in a process"}
 
 
 def run_check(recipe: Path, overrides: Sequence[str] = ()) -> int:
-    """Validate a recipe; print its derived values and its workers. Raises `UserError`."""
+    """Validate a recipe; print its derived values and its workers, then check this machine. Raises `UserError`."""
     found = located(load_recipe(recipe, overrides))
     loaded, roles = found.recipe, roles_of(found.recipe)
-    preflight(loaded)
+    check_recipe(loaded)
     import_own_pieces(loaded)
-    about_rewards = [("reward", told) for told in try_functions(loaded)]
+    about = [("reward", told) for told in try_functions(loaded)]
     check_memory(loaded)
-    check_taught_format(loaded)
+    about += [*(("the template", told) for told in told_by_template(loaded)), *describe_warmup(loaded)]
     notes, prompt = check_rows(loaded)
     about_rows = [*(("rows", told) for told in notes), *([("first prompt", prompt)] if prompt else [])]
     made, each = loaded.trainer.updates, loaded.trainer.groups_per_update
-    data = f"{count(made, 'update')} of {each:,} from the data: {made * each:,} in all"
+    one = "group" if loaded.kind == "offline" else "example"
+    data = f"{count(made, 'update')} of {count(each, one)} each, {made * each:,} in all"
     updates = [*(derived(loaded) if loaded.plays else [("the run", data)]), *describe_pauses(loaded)]
     about_training = [*training(found), *describe_gpus(loaded, roles), *describe_placement(found)]
-    print_rows([("recipe", str(recipe)), *parts(loaded), *about_rewards, *about_rows, *updates, *about_training])
+    print_rows([("recipe", str(recipe)), *parts(loaded), *about, *about_rows, *updates, *about_training])
     print()
     print(role_table(roles))
     if loaded.cluster.address:
         print(f"the run checks whether they fit when it joins the cluster at {loaded.cluster.address}")
+    check_placement(loaded)
+    check_hub(loaded)
     return 0
 
 
-def check_taught_format(recipe: Recipe) -> None:
-    """Check that the chat template writes tool calls in the format that is parsed, as the run does at its start. The
-    tools of an environment are not known here, so only a format that its recipe names is checked. Raises `ConfigError`.
-    """
+def told_by_template(recipe: Recipe) -> tuple[str, ...]:
+    """Check that the chat template writes tool calls in the format that is parsed, as the run does at its start; return
+    what the run will say about it. The tools of an environment are not known here, so only a format that its recipe
+    names is checked. Raises `ConfigError`."""
     named = recipe.environment is not None and recipe.environment.tool_format not in (AUTO, "none")
     path = recipe.model.path
-    if not (named or recipe.agent) or path is None or is_hub_name(path):
-        return
-    from rlhf.chat.format_choice import PROBE
+    if not (named or recipe.agent) or (path and is_hub_name(path)):
+        return ()
+    from rlhf.chat.format_choice import PROBE, told_of_tools
+    from rlhf.chat.renderer import ChatRenderer
     from rlhf.controller.build import load_renderer
+    from rlhf.models.tiny import byte_tokenizer
 
-    load_renderer(recipe, os.path.expanduser(path), [PROBE])
+    if path is None and not recipe.agent:
+        return ()
+    renderer = load_renderer(recipe, os.path.expanduser(path), [PROBE]) if path else ChatRenderer(byte_tokenizer())
+    return (*renderer.told, *(told_of_tools(renderer) if recipe.agent else ()))
+
+
+def describe_warmup(recipe: Recipe) -> list[LabelledText]:
+    """Say whether the warm-up teaches replies that the run will cut off. A tiny model writes each byte as a token, and
+    one for the end."""
+    from rlhf.controller.start_model import lessons_of
+
+    lessons, most = lessons_of(recipe) if recipe.plays else None, recipe.sampling.max_tokens
+    said = [one for talk in (lessons.conversations if lessons else ()) for one in talk if one.role == "assistant"]
+    long = [size for one in said if (size := len(one.content.encode()) + 1) > most]
+    told = f"{len(long):,} of its {len(said):,} replies have up to {max(long, default=0)} tokens, of which "
+    return [("warm-up", f"{told}sampling.max_tokens leaves {most}: raise it")] if long else []
 
 
 def print_rows(rows: Sequence[LabelledText]) -> None:

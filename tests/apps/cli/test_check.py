@@ -140,6 +140,26 @@ def test_an_agent_is_described(rlhf: Command, recipe: Path, tmp_path: Path):
     ended = rlhf("check", recipe, "agent={program: my_agent:play, max_agents: 32, timeout_seconds: 90}")
     assert ended.returncode == 0, ended.stderr
     assert "agent          my_agent:play, at most 32 episodes at once, each of 90 s" in ended.stdout
+    assert "the template   the chat template does not show the policy the tools in a request" in ended.stdout
+
+
+def test_what_this_machine_lacks_is_told_last_and_a_hub_that_cannot_be_reached(rlhf: Command, recipe: Path):
+    """The tests have HF_HUB_OFFLINE=1."""
+    asked = rlhf("check", recipe, "trainer.deepspeed.gpus_per_rank=1", "trainer.deepspeed.ranks=99")
+    assert "learner       99" in asked.stdout
+    assert (asked.returncode, "99 GPUs asked, this machine has" in asked.stderr) == (2, True)
+    asked = rlhf("check", recipe, "model={path: nobody/none}")
+    assert asked.returncode == 2
+    assert "model.path=nobody/none is neither a folder nor in the hub's cache" in asked.stderr
+    assert "cannot be reached; give a folder, or run `hf download nobody/none`" in asked.stderr
+
+
+def test_a_warmup_whose_replies_the_run_would_cut_is_told(rlhf: Command):
+    ended = rlhf("check", Path(__file__).parents[3] / "recipes" / "quickstart.yaml", "sampling.max_tokens=5")
+    assert (
+        "warm-up        12,800 of its 12,800 replies have up to 6 tokens, of which sampling.max_tokens leaves 5"
+        in ended.stdout
+    )
 
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B-Instruct", "gpt2"])
@@ -272,7 +292,7 @@ def test_the_pairs_and_beta_of_a_preference_run_are_told(rlhf: Command, recipe: 
         "loss on pairs  dpo, beta 0.3",
         f"held out       {rows}",
         "rows           7 pairs in data.train",
-        "the run        3 updates of 4 from the data: 12 in all",
+        "the run        3 updates of 4 examples each, 12 in all",
         "checkpoints    at the end, and as often as costs 2 % of the time, "
         "at the latest 30 minutes after the last one, the newest 2 are kept",
     ):
