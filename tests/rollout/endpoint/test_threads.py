@@ -9,6 +9,7 @@ import pytest
 from transformers import PreTrainedTokenizerBase
 
 from rlhf.models.tiny import byte_tokenizer
+from rlhf.trainer.batching.packing import group_by_prefix
 from rlhf.types import EpisodeStatus, Message, TokenKind, Trajectory
 from tests.rollout.endpoint.asking import Agent, assistant, user
 from tests.rollout.playing import ADD
@@ -172,3 +173,28 @@ async def test_a_function_decides_what_is_trained(tokenizer: PreTrainedTokenizer
 
 def only_tools(kind: str, call: object) -> bool:
     return kind == "main" and bool(call.message.tool_calls)  # type: ignore[attr-defined]
+
+
+async def test_an_agent_that_drops_thinking_costs_little_more_than_one_that_keeps_it(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    replies = [f"<think>{'how so? ' * 12}</think>answer {turn}" for turn in range(8)]
+
+    async def computed(*, keeps: bool) -> tuple[int, int]:
+        agent = Agent(tokenizer, *replies)
+        agent.said.append(WORK)
+        for turn in range(8):
+            await agent.say(user(f"Question {turn}, and then?"), tools=(ADD,))
+            if not keeps:
+                agent.said[-1] = assistant(agent.said[-1].content.partition("</think>")[2])
+        trajectory = agent.played(1.0)
+        assert {kind for kind, _ in threads(trajectory)} == {"main"}
+        assert trajectory.action_tokens == sum(len(reply) + 1 for reply in replies)
+        own = range(len(trajectory.segments))
+        groups = group_by_prefix(trajectory.segments, own, [0] * len(own), 4096, 4096)
+        return len(own), sum(group.tokens(trajectory.segments) for group in groups)
+
+    one, kept = await computed(keeps=True)
+    several, dropped = await computed(keeps=False)
+    assert (one, several) == (1, 8)
+    assert dropped <= 1.3 * kept
