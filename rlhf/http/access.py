@@ -75,7 +75,9 @@ class AccessMiddleware:
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").lower().partition("://")[2] != host:
             raise HttpRefused(403, "pages of other origins are refused")
-        given = headers.get(b"authorization")
+        given, key = headers.get(b"authorization"), headers.get(b"x-api-key")
+        if given is None and key is not None:  # the way of Anthropic's clients
+            given = b"bearer " + key
         if self._token is None or (given is None and (scope.get("method"), scope["path"]) == OPEN):
             return
         scheme, _, token = (given or b"").partition(b" ")

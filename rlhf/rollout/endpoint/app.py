@@ -1,12 +1,14 @@
-"""HTTP server of the policy with OpenAI's API: requests of unmodified agents are captured as episodes."""
+"""HTTP server of the policy with OpenAI's and Anthropic's APIs: requests of unmodified agents become episodes."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -17,25 +19,22 @@ from starlette.exceptions import HTTPException
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, POLICY, Access
 from rlhf.http.serving import StrictRoute, unknown_path, uvicorn_config
-from rlhf.rollout.endpoint.answers import ChatResponse
 from rlhf.rollout.endpoint.front import UNNAMED, EndSessionRequest, Front, OpenSessionRequest
 from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions, ChatRefused, ClientGone
-from rlhf.rollout.endpoint.wire import ChatRequest
+from rlhf.rollout.endpoint.wires.chat import CHAT
+from rlhf.rollout.endpoint.wires.messages import MESSAGES, MessagesRequest
+from rlhf.rollout.endpoint.wires.responses import RESPONSES
+from rlhf.rollout.endpoint.wires.wire import Answer, Wire, WireRequest
 
 ACCESS = Access(limits=POLICY)
 GOODBYE_SECONDS = 2
 """Time that running requests have to finish when the server shuts down."""
 IGNORED_HEADER = "x-rlhf-ignored"
 """Response header: the fields of the request that were ignored."""
-CHAT, MODELS = "/chat/completions", "/models"
-_SPOKEN = "this server speaks OpenAI's Chat Completions (POST .../v1/chat/completions), not"
-WIRES = {
-    "/responses": f"{_SPOKEN} Responses; with openai-agents call set_default_openai_api('chat_completions') or use "
-    "OpenAIChatCompletionsModel",
-    "/messages": f"{_SPOKEN} Anthropic's Messages; use an agent that can call Chat Completions",
-}
-"""Paths of other APIs that agents call, and what to do instead."""
+KEEP_ALIVE_SECONDS = 10.0
+"""How long a stream may be silent: many clients give up a connection on which nothing comes for a minute."""
+WIRES = (CHAT, RESPONSES, MESSAGES)
 
 
 def policy_app(
@@ -56,11 +55,14 @@ def policy_app(
     app.router.route_class, app.router.default = StrictRoute, unknown_path
     routes = Routes(sessions, model, front)
     app.get("/health")(routes.health)
-    app.get(f"/sessions/{{session_id}}/v1{MODELS}")(routes.models)
-    app.post(f"/sessions/{{session_id}}/v1{CHAT}", response_model=None)(routes.chat)
+    for base in ("/sessions/{session_id}", *([""] if front else [])):
+        app.head(base or "/")(routes.here)
+        app.get(f"{base}/v1/models")(routes.models)
+        app.get(f"{base}/v1/models/{{name:path}}")(routes.model)
+        app.post(f"{base}/v1{MESSAGES.path}/count_tokens")(routes.count)
+        for wire in WIRES:
+            app.post(f"{base}/v1{wire.path}", response_model=None)(routes.answering(wire))
     if front is not None:
-        app.get(f"/v1{MODELS}")(routes.models)
-        app.post(f"/v1{CHAT}", response_model=None)(routes.chat_alone)
         app.post("/sessions")(routes.open)
         app.post("/sessions/{session_id}/end")(routes.end)
     return AccessMiddleware(app, _denied, access, host=host, token=token)
@@ -79,17 +81,30 @@ class Routes:
     async def health(self) -> dict[str, Any]:
         return {"status": "healthy", "model": self._model, "sessions": len(self._sessions)}
 
+    async def here(self) -> Response:
+        """Answer a client that tries the address before it asks."""
+        return Response()
+
     async def models(self) -> dict[str, Any]:
-        entry = {"id": self._model, "object": "model", "created": 0, "owned_by": "rlhf"}
-        return {"object": "list", "data": [entry]}
+        return {"object": "list", "data": [_model(self._model)], "has_more": False}
 
-    async def chat(self, session_id: str, body: ChatRequest, request: Request) -> Response:
-        return await self._answered(lambda asked: self._sessions.find(session_id), body, request)
+    async def model(self, name: str) -> dict[str, Any]:
+        """Any name is the policy's: agents ask for the model that they are set to."""
+        return _model(name)
 
-    async def chat_alone(self, body: ChatRequest, request: Request) -> Response:
-        """Return a reply to a request without a session, in the one whose conversation it continues, or a new one."""
-        assert self._front is not None
-        return await self._answered(self._front.session_of, body, request)
+    def answering(self, wire: Wire) -> Callable[..., Coroutine[Any, Any, Response]]:
+        """Return the route of a wire, whose body is its request."""
+
+        async def answer(body: WireRequest, request: Request) -> Response:
+            return await self._answered(wire, body, request)
+
+        answer.__annotations__["body"] = wire.request  # what FastAPI parses the body as
+        return answer
+
+    async def count(self, body: MessagesRequest, request: Request) -> dict[str, int]:
+        """Return the length of the prompt that a request would have."""
+        asked = body.wanted().asked(seeds=False)
+        return {"input_tokens": self._session_for(request, asked, None, counting=True).prompt_tokens(asked)}
 
     async def open(self, request: Request, named: OpenSessionRequest | None = None) -> dict[str, Any]:
         assert self._front is not None
@@ -101,25 +116,71 @@ class Routes:
         assert self._front is not None
         return self._front.end(self._sessions.find(session_id), ending.reward)
 
-    async def _answered(
-        self, session_for: Callable[[AgentRequest], AgentSession], body: ChatRequest, request: Request
-    ) -> Response:
-        if missed := body.missed(stops=self._sessions.client_stop == "cut"):
-            name, why = missed
-            raise ChatRefused(400, "not_supported", why, name)
-        asked, structured = body.asked(seeds=self._front is not None), self._sessions.structured
-        session = session_for(asked)
+    def _session_for(
+        self, request: Request, asked: AgentRequest, follows: str | None, *, counting: bool = False
+    ) -> AgentSession:
+        if (session_id := request.path_params.get("session_id")) is not None:
+            return self._sessions.find(session_id)
+        assert self._front is not None
+        return self._front.session_of(asked, request.headers, follows, counting=counting)
+
+    async def _answered(self, wire: Wire, body: WireRequest, request: Request) -> Response:
+        wanted, seeds, structured = body.wanted(), self._front is not None, self._sessions.structured
+        if missed := wanted.missed(stops=self._sessions.client_stop == "cut"):
+            raise ChatRefused(400, "not_supported", missed[1], missed[0])
+        session = self._session_for(request, wanted.asked(seeds=seeds), body.follows)
+        if before := session.conversation_of(body.follows):
+            wanted = body.wanted(before)
+        asked = wanted.asked(seeds=seeds)
         if structured:
-            if missed := body.unwritable(session.tool_format):
+            if missed := wanted.unwritable(session.tool_format):
                 raise ChatRefused(400, "not_supported", missed[1], missed[0])
-            asked = replace(asked, structure=body.structure(session.tool_format))
-        replied = await session.reply(asked, partial(_gone, request))
-        answer = ChatResponse(request=body, replied=replied, model=body.model or self._model, text=session.text)
-        ignored = body.ignored(seeds=self._front is not None, structured=structured)
+            asked = replace(asked, structure=wanted.structure(session.tool_format))
+
+        async def answered() -> Answer[Any]:
+            replied = await session.reply(asked, partial(_gone, request))
+            name, model = f"{wire.prefix}{uuid4().hex}", body.model or self._model
+            answer = wire.answer(id=name, request=body, replied=replied, model=model, text=session.text)
+            session.remember(answer.id, (*wanted.conversation, replied.message))
+            return answer
+
+        ignored = wanted.ignored(seeds=seeds, structured=structured)
         headers = {IGNORED_HEADER: ", ".join(ignored)} if ignored else None
-        if body.stream:
-            return StreamingResponse(answer.stream(), media_type="text/event-stream", headers=headers)
-        return JSONResponse(answer.completion(), headers=headers)
+        if not body.stream:
+            return JSONResponse((await answered()).whole(), headers=headers)
+        answering = asyncio.ensure_future(answered())
+        try:
+            await asyncio.wait((answering,), timeout=KEEP_ALIVE_SECONDS)
+            if answering.done():
+                answering.result()
+        except asyncio.CancelledError:
+            answering.cancel()
+            raise
+        events = _events(wire, answering, request.app.state.refused)
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+
+def _model(name: str) -> dict[str, Any]:
+    """Return a model in the formats of OpenAI and Anthropic."""
+    openai = {"id": name, "object": "model", "created": 0, "owned_by": "rlhf"}
+    return openai | {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+
+
+async def _events(wire: Wire, answering: asyncio.Task[Answer[Any]], refused: Counter[str]) -> AsyncIterator[bytes]:
+    """Iterate over the events of an answer, and until it is there over those that keep the connection."""
+    try:
+        while not answering.done():
+            yield wire.alive
+            await asyncio.wait((answering,), timeout=KEEP_ALIVE_SECONDS)
+        for one in answering.result().stream():
+            yield one
+    except ChatRefused as error:
+        refused[_reason(error)] += 1
+        yield wire.failed(error)
+    except ClientGone:
+        pass
+    finally:
+        answering.cancel()
 
 
 async def _gone(request: Request) -> None:
@@ -128,12 +189,20 @@ async def _gone(request: Request) -> None:
         pass
 
 
+def _wire_of(request: Request) -> Wire:
+    return next((wire for wire in WIRES if f"/v1{wire.path}" in request.url.path), CHAT)
+
+
+def _reason(error: ChatRefused) -> str:
+    return f"{error.status} {error.param or error.code}"
+
+
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ChatRefused)
-    request.app.state.refused[f"{error.status} {error.param or error.code}"] += 1
-    # OpenAI's clients retry after a 409 unless the answer says otherwise.
+    request.app.state.refused[_reason(error)] += 1
+    # The clients of OpenAI and Anthropic retry after a 409 unless the answer says otherwise.
     headers = {"Retry-After": "1"} if error.status >= 500 else {"x-should-retry": "false"}
-    return JSONResponse(error.as_json(), status_code=error.status, headers=headers)
+    return JSONResponse(_wire_of(request).error(error), status_code=error.status, headers=headers)
 
 
 async def _left(request: Request, error: Exception) -> Response:
@@ -153,14 +222,15 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
 async def _unknown(request: Request, error: Exception) -> JSONResponse:
     """Return the response for an unknown path or method, or for a body that is not JSON."""
     assert isinstance(error, HTTPException)
-    if told := next((told for path, told in WIRES.items() if request.url.path.endswith(path)), None):
-        return await _refused(request, ChatRefused(404, "unknown_wire", told))
     return await _refused(request, ChatRefused(error.status_code, "invalid", str(error.detail)))
 
 
 def _denied(status: int, why: str) -> dict[str, object]:
-    """Return the response for a request that is refused before it reaches a route."""
-    return ChatRefused(status, {401: "denied", 503: "capacity"}.get(status, "invalid"), why).as_json()
+    """Return the response for a request that is refused before it reaches a route. Clients of Anthropic look for its
+    `type`."""
+    return {"type": "error"} | ChatRefused(
+        status, {401: "denied", 503: "capacity"}.get(status, "invalid"), why
+    ).as_json()
 
 
 _HANDLERS: Any = {

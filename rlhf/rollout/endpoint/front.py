@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf.rollout.endpoint.marks import AgentRequest, message_marks
-from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions
+from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions, unknown_answer
 from rlhf.rollout.episode import PolicyClient
 from rlhf.types import Task, Trajectory
 
 SWEEPS_A_LEASE = 4
+AGENT_HEADERS = ("session-id", "x-claude-code-session-id", "x-session-id")
+"""In these Codex, Claude Code and opencode name their own session: its requests are one episode."""
 
 
 class OpenSessionRequest(BaseModel):
@@ -56,6 +58,7 @@ class Front:
         self._lease_seconds = lease_seconds
         self._opened = 0
         self._alone: set[AgentSession] = set()
+        self._agents: dict[str, AgentSession] = {}
         self._named: dict[AgentSession, OpenSessionRequest] = {}
 
     def open(self, named: OpenSessionRequest = UNNAMED) -> AgentSession:
@@ -69,13 +72,29 @@ class Front:
         self._named[session] = named
         return session
 
-    def session_of(self, asked: AgentRequest) -> AgentSession:
-        """Return the session whose conversation a request without a session id continues, else a new one."""
-        marks = message_marks(asked)
-        found = next((session for session in self._alone if session.capture.goes_on(asked, marks)), None)
+    def session_of(
+        self, asked: AgentRequest, headers: Mapping[str, str], follows: str | None = None, *, counting: bool = False
+    ) -> AgentSession:
+        """Return the session of a request that names none: that of its agent's own session, by `headers`, of the answer
+        that it `follows`, or of the conversation that it continues; else a new one, which for `counting` is of no
+        episode."""
+        key = next((headers[name][:200] for name in AGENT_HEADERS if headers.get(name)), None)
+        if key is not None:
+            found = self._agents.get(key)
+        elif follows is not None:
+            found = next((session for session in self._alone if session.knows(follows)), None)
+            if found is None:
+                raise unknown_answer(follows)
+        else:
+            marks = message_marks(asked)
+            found = next((session for session in self._alone if session.capture.goes_on(asked, marks)), None)
+        if found is None and counting:
+            return AgentSession(self._policy_of(self._opened))
         if found is None:
             found = self.open()
             self._alone.add(found)
+            if key is not None:
+                self._agents[key] = found
         return found
 
     def end(self, session: AgentSession, reward: float | None, *, ended: bool = True) -> dict[str, Any]:
@@ -83,6 +102,7 @@ class Front:
         to an engine error has no reward: its client continued without a reply."""
         self._sessions.close(session)
         self._alone.discard(session)
+        self._agents = {key: one for key, one in self._agents.items() if one is not session}
         named = self._named.pop(session)
         if not session.capture.replies:
             return {"replies": 0, "segments": 0, "tokens": 0}

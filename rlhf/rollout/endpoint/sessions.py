@@ -23,7 +23,7 @@ from rlhf.rollout.endpoint.threads import TRAINS_MAIN, Trains
 from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.seeds import request_seed
 from rlhf.tracing import CurrentSpan, within
-from rlhf.types import Prompt, Task, Timings, Trajectory
+from rlhf.types import Message, Prompt, Task, Timings, Trajectory
 
 REMEMBERED_ENDS = 65_536
 REPLYING_SHARE = 0.95
@@ -61,6 +61,7 @@ class AgentSession:
     ) -> None:
         self.id = secrets.token_urlsafe(12)
         self.capture = Capture(policy.renderer, trains)
+        self._conversations: dict[str, tuple[Message, ...]] = {}
         self._failures: dict[Mark, RlhfError] = {}
         self._policy, self._episode = policy, episode
         self._numbers = itertools.count()
@@ -94,10 +95,7 @@ class AgentSession:
     async def reply(self, asked: AgentRequest, gone: Callable[[], Coroutine[Any, Any, None]]) -> Replied:
         """Return the policy's reply. Raises `ClientGone` where the client is `gone` before, and `ChatRefused`: by the
         template, for a prompt that leaves no room, a failed engine, and a session that has ended."""
-        try:
-            question = self.capture.ask(asked)
-        except ModelError as error:
-            raise ChatRefused(400, "template", str(error), "messages") from error
+        question = self._asked(asked)
         replying, leaving = asyncio.ensure_future(self._reply(question)), asyncio.ensure_future(gone())
         replying.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may have no waiter left
         self._under_way += 1
@@ -114,6 +112,32 @@ class AgentSession:
             self.capture.drop(question)
             self._under_way -= 1
             self._used = time.monotonic()
+
+    def prompt_tokens(self, asked: AgentRequest) -> int:
+        """Return the length of a request's prompt. Raises `ChatRefused` where the template refuses it."""
+        question = self._asked(asked)
+        self.capture.drop(question)
+        return len(question.token_ids)
+
+    def remember(self, answer_id: str, conversation: tuple[Message, ...]) -> None:
+        self._conversations[answer_id] = conversation
+
+    def knows(self, answer_id: str) -> bool:
+        return answer_id in self._conversations
+
+    def conversation_of(self, answer_id: str | None) -> tuple[Message, ...]:
+        """Return the conversation up to an answer. Raises `ChatRefused` for one of another session."""
+        if answer_id is None:
+            return ()
+        if not self.knows(answer_id):
+            raise unknown_answer(answer_id)
+        return self._conversations[answer_id]
+
+    def _asked(self, asked: AgentRequest) -> TokenizedRequest:
+        try:
+            return self.capture.ask(asked)
+        except ModelError as error:
+            raise ChatRefused(400, "template", str(error), "messages") from error
 
     def end(self) -> None:
         if not self._ended.done():
@@ -227,3 +251,8 @@ class AgentSessions:
 
 def over(session_id: str) -> ChatRefused:
     return ChatRefused(409, "session_ended", f"session {session_id} has ended; its episode is closed")
+
+
+def unknown_answer(answer_id: str) -> ChatRefused:
+    why = f"{answer_id!r:.80} is no response of an open session; send the whole input instead"
+    return ChatRefused(400, "previous_response_not_found", why, "previous_response_id")

@@ -326,15 +326,6 @@ async def test_a_structure_that_cannot_be_held_is_refused(given: dict[str, Any],
     assert told in answer.json()["error"]["message"]
 
 
-@pytest.mark.parametrize(("path", "told"), [("/v1/responses", "set_default_openai_api"), ("/v1/messages", "Anthropic")])
-async def test_the_path_of_another_wire_says_which_one_this_server_speaks(path: str, told: str) -> None:
-    async with served(scripted("no")) as server:
-        answer = await post(server.url, path, model="m")
-    assert answer.status_code == 404
-    assert "speaks OpenAI's Chat Completions" in answer.json()["error"]["message"]
-    assert told in answer.json()["error"]["message"]
-
-
 async def test_with_client_stop_cut_a_reply_ends_before_a_stop_text_and_the_episode_says_so() -> None:
     async with served(scripted("one, two", "one, two"), client_stop="cut") as server:
         chat = client(f"{server.url}/v1").chat.completions

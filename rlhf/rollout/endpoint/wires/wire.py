@@ -1,0 +1,277 @@
+"""What all wires share: a request becomes an `AgentRequest`, and the policy's reply an answer in the wire's format."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from rlhf.chat.call_json import json_of, serialisable
+from rlhf.chat.thinking import MARK, thought_and_said
+from rlhf.chat.tool_calls import ToolFormat
+from rlhf.rollout.endpoint.capture import Replied
+from rlhf.rollout.endpoint.marks import AgentRequest
+from rlhf.rollout.endpoint.sessions import ChatRefused
+from rlhf.types import FinishReason, Message, Tool
+
+STOP = (
+    "{name} is {value}: the policy's tokens are trained as sampled, so only the model ends a reply; to cut replies at "
+    "such texts set agent.client_stop: cut (rlhf serve policy --client-stop cut)"
+)
+"""Why stop texts are refused by default."""
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
+"""Field names that are safe to repeat in a header."""
+
+
+TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
+
+
+def content_text(content: Any) -> Any:
+    """Return a text: as given, empty for null, or joined from parts."""
+    if not isinstance(content, list):
+        return "" if content is None else content
+    for part in content:
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        if kind not in TEXTS or not isinstance(part.get("text"), str):
+            raise ValueError(f"only parts of type text, input_text and output_text are supported, not {kind!r:.40}")
+    return "\n".join(part["text"] for part in content)
+
+
+def an_object(arguments: Any) -> Any:
+    """Return a call's arguments, which are an object or the JSON text of one."""
+    read = json_of(arguments) if isinstance(arguments, str) and arguments.strip() else serialisable(arguments or {})
+    if not isinstance(read, dict):
+        raise ValueError("a call's arguments must be a JSON object, or its text")
+    return read
+
+
+Text = Annotated[str, BeforeValidator(content_text)]
+Arguments = Annotated[dict[str, Any], BeforeValidator(an_object)]
+
+
+class WireRequest(BaseModel):
+    """The body of a request. Fields that are given but not declared are ignored by name: they would change the sampling
+    distribution, which the server determines, or have no effect here."""
+
+    model_config = ConfigDict(extra="allow")
+
+    REFUSED: ClassVar[Mapping[str, str]] = {}
+    """Fields that cannot be supported and whose absence a client would notice, and why."""
+    NOTHING: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Values of such fields that request nothing."""
+
+    model: str = ""
+    stream: bool | None = None
+    seed: int | None = None
+    tool_choice: Any = None
+
+    @property
+    def follows(self) -> str | None:
+        """The id of the answer that the request goes on from, if it does not repeat the conversation."""
+        return None
+
+    def wanted(self, before: Sequence[Message] = ()) -> Wanted:
+        """Return what the request asks for, in a conversation that goes on from the messages `before`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a request of any wire asks for. `instructions` are of this reply alone; the reply's text has a `form`;
+    `left_out` are fields within messages and tools that have no effect; `names`: of the fields for stop and form."""
+
+    request: WireRequest
+    conversation: tuple[Message, ...]
+    instructions: str | None = None
+    tools: tuple[Tool, ...] = ()
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    form: Any = None
+    left_out: frozenset[str] = frozenset()
+    names: tuple[str, str] = ("stop", "response_format")
+
+    def asked(self, *, seeds: bool) -> AgentRequest:
+        """Return the request for the policy. With `seeds`, its own seed determines the sampling, if it has one."""
+        given = [Message(role="system", content=self.instructions)] if self.instructions else []
+        return AgentRequest(
+            messages=joined_parts([*given, *self.conversation]) if given else self.conversation,
+            tools=self.tools,
+            reads_calls=bool(self.tools) and self._called != "none",
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+            seed=self.request.seed if seeds else None,
+        )
+
+    def missed(self, *, stops: bool) -> tuple[str, str] | None:
+        """Return the first unsupported field, and why. `stops`: whether replies are cut at stop texts."""
+        if self.stop and not stops:
+            return self.names[0], STOP.format(name=self.names[0], value=f"{list(self.stop)!r:.40}")
+        for name, why in self.request.REFUSED.items():
+            value = (self.request.model_extra or {}).get(name)
+            if value is not None and value not in self.request.NOTHING.get(name, ()):
+                return name, why.format(value=f"{value!r:.40}")
+        return None
+
+    @property
+    def _called(self) -> str:
+        """Which tools the reply must call: `auto`, `none`, `required`, `=NAME`; `other` is a choice that is ignored."""
+        match self.request.tool_choice:
+            case None | "auto" | {"type": "auto"}:
+                return "auto"
+            case "none" | {"type": "none"}:
+                return "none"
+            case "required" | {"type": "any"}:
+                return "required"
+            case {"function": {"name": str(name)}} | {"type": "function" | "custom" | "tool", "name": str(name)}:
+                return f"={name}"
+            case _:
+                return "other"
+
+    @property
+    def _forced(self) -> list[Tool] | None:
+        """The tools of which one must be called; None where the policy may choose."""
+        if self._called in ("auto", "none", "other"):
+            return None
+        return [one for one in self.tools if self._called in ("required", f"={one.name}")]
+
+    @property
+    def _schema(self) -> dict[str, Any] | None:
+        """The schema of the reply's text, if it has one."""
+        match self.form:
+            case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+                return schema
+            case {"type": "json_schema", "schema": dict(schema)}:
+                return schema
+            case {"type": "json_object"}:
+                return {"type": "object"}
+            case _:
+                return None
+
+    def unwritable(self, read: ToolFormat) -> tuple[str, str] | None:
+        """Return the first field that asks for a structure which cannot be held, and why."""
+        if self.form is not None and self._schema is None and self.form != {"type": "text"}:
+            use = 'give {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", ... "schema": {...}}'
+            return self.names[1], f"{self.names[1]} is {self.form!r:.80}; {use}"
+        if self._forced is not None and not self._forced:
+            return "tool_choice", f"tool_choice is {self.request.tool_choice!r:.80}, and tools has no such function"
+        if self._forced and read.around is None:
+            return "tool_choice", f"a call in the format {read.name} cannot be forced; use tool_choice auto"
+        return None
+
+    def structure(self, read: ToolFormat) -> str:
+        """Return what the reply is held to, as `Sampling` has it; "" if it is free."""
+        if self._forced is None and self._schema is None:
+            return ""
+        elements: list[dict[str, Any]] = []
+        for one in (self._forced or self.tools) if read.around and self._called != "none" else ():
+            begin, end = (part.replace("NAME", json.dumps(one.name)) for part in read.around or ())
+            content = {"type": "json_schema", "json_schema": {"type": "object"} | dict(one.parameters)}
+            elements.append({"type": "tag", "begin": begin, "content": content, "end": end})
+        if self._forced is None:
+            if not elements:
+                return json.dumps({"json": json.dumps(self._schema)})
+            elements.append({"type": "json_schema", "json_schema": self._schema})
+        tag = {"type": "structural_tag", "format": {"type": "or", "elements": elements}}
+        return json.dumps({"structural_tag": json.dumps(tag)})
+
+    def ignored(self, *, seeds: bool, structured: bool) -> list[str]:
+        """Return the fields that were given and have no effect."""
+        others = (self.request.model_extra or {}).items()
+        given = {name for name, value in others if value is not None and name not in self.request.REFUSED}
+        named = {name for name in given | self.left_out if NAME.fullmatch(name)}
+        if self.form is not None and not structured:
+            named.add(self.names[1])
+        if self._called == "other" or (self._forced is not None and not structured):
+            named.add("tool_choice")
+        if self.request.seed is not None and not seeds:
+            named.add("seed")
+        return sorted(named)
+
+
+R = TypeVar("R", bound=WireRequest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer(Generic[R]):
+    """The answer to one request of `model`. `text` decodes tokens, special tokens included."""
+
+    request: R
+    replied: Replied
+    model: str
+    text: Callable[[NDArray[np.int32]], str]
+    id: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def stream(self) -> Iterator[bytes]:
+        raise NotImplementedError
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether a limit ended the reply."""
+        return self.replied.completion.finish_reason is not FinishReason.STOP
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """The lengths of prompt and reply."""
+        return len(self.replied.token_ids), len(self.replied.completion.token_ids)
+
+    def thought_and_text(self) -> tuple[str, str]:
+        """Return the reply's thinking and what it says. Sent back as `reasoning_content` and text, they are the reply:
+        `marks.said` splits it in the same way."""
+        content = self.replied.message.content
+        thought, text = thought_and_said(content)
+        thought = MARK.sub("", thought).strip()
+        return (thought, text.strip()) if thought else ("", content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """A format of requests at `path`, of their answers, whose ids begin with `prefix`, and of errors. `failed` is the
+    event of an error in a stream that has begun, `alive` one that says nothing."""
+
+    path: str
+    prefix: str
+    request: type[WireRequest]
+    answer: type[Answer[Any]]
+    error: Callable[[ChatRefused], dict[str, object]]
+    failed: Callable[[ChatRefused], bytes]
+    alive: bytes = b": keep-alive\n\n"
+
+
+def event(body: dict[str, object] | dict[str, Any], name: str | None = None) -> bytes:
+    """Return an event of a stream. In ASCII: some clients end a line at U+2028."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(body, allow_nan=False)}\n\n".encode()
+
+
+def joined_parts(parts: Sequence[Message]) -> tuple[Message, ...]:
+    """Join the parts of each reply (thinking, text, calls, in this order) to one message, and the system messages at
+    the beginning, of which most templates allow one."""
+    messages: list[Message] = []
+    for part in parts:
+        last = messages[-1] if messages else None
+        if last and part.role == last.role == "system" and len(messages) == 1:
+            messages[-1] = replace(last, content=f"{last.content}\n\n{part.content}")
+        elif last and part.role == last.role == "assistant" and (part.tool_calls or _rank(part) > _rank(last)):
+            messages[-1] = replace(
+                last,
+                content=last.content + part.content,
+                tool_calls=last.tool_calls + part.tool_calls,
+            )
+        else:
+            messages.append(part)
+    return tuple(messages)
+
+
+def _rank(message: Message) -> int:
+    return 2 if message.tool_calls else 0 if message.reasoning_content and not message.content else 1

@@ -1,0 +1,168 @@
+"""Responses and Messages as their clients see them: what they send back continues the episode as it was sampled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.pace import scaled
+from tests.rollout.endpoint.serving import Served, scripted, served
+
+CALL = '<tool_call>{"name": "add", "arguments": {"x": 1, "y": 2}}</tool_call>'
+THINKS = f"<think>hm</think>{CALL}"
+ADD = {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}
+
+
+def responses(base_url: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=base_url, api_key="none", timeout=scaled(30), max_retries=0)
+
+
+async def post(url: str, path: str, headers: dict[str, str] | None = None, **body: Any) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False) as asking:
+        return await asking.post(f"{url}{path}", json=body, headers=headers, timeout=scaled(30))
+
+
+def events(answer: httpx.Response) -> Iterator[dict[str, Any]]:
+    for block in answer.text.strip().split("\n\n"):
+        name, data = block.split("\n")
+        body = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {body['type']}"
+        yield body
+
+
+async def opened(server: Served) -> str:
+    return str((await post(server.url, "/sessions")).json()["base_url"])
+
+
+async def ended(server: Served, base_url: str) -> dict[str, Any]:
+    session = base_url.split("/")[-2]
+    return (await post(server.url, f"/sessions/{session}/end", reward=1)).json()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("remembered", [False, True])
+async def test_a_tool_call_over_responses_goes_on_in_one_segment(stream: bool, remembered: bool) -> None:
+    async with served(scripted(THINKS, "<think>so</think>3", "done")) as server:
+        base_url = await opened(server)
+        client = responses(base_url).responses
+
+        async def ask(**asked: Any) -> Any:
+            asked = {"model": "m", "tools": [{"type": "function", **ADD}], "instructions": "Add."} | asked
+            if not stream:
+                return await client.create(**asked)
+            async with client.stream(**asked) as streamed:
+                seen = [one async for one in streamed]
+                assert [one.sequence_number for one in seen] == list(range(len(seen)))
+                return await streamed.get_final_response()
+
+        first = await ask(input="go")
+        thought, call = first.output
+        assert (thought.type, thought.summary[0].text) == ("reasoning", "hm")
+        assert (call.name, json.loads(call.arguments)) == ("add", {"x": 1, "y": 2})
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "3"}
+        said = [{"role": "user", "content": "go"}, *(one.to_dict() for one in first.output), result]
+        second = await ask(**({"input": [result], "previous_response_id": first.id} if remembered else {"input": said}))
+        assert (second.output_text, second.status) == ("3", "completed")
+        said += [*(one.to_dict() for one in second.output), {"role": "user", "content": "more"}]
+        more: dict[str, Any] = {"input": "more", "previous_response_id": second.id} if remembered else {"input": said}
+        third = await ask(**more)
+        assert third.output_text == "done"
+        assert third.usage.total_tokens == third.usage.input_tokens + third.usage.output_tokens
+        told = await ended(server, base_url)
+    assert (told["replies"], told["segments"]) == (3, 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_tool_call_over_messages_goes_on_in_one_segment(stream: bool) -> None:
+    tool = {"name": "add", "description": "Adds.", "input_schema": {"type": "object"}}
+    asked: dict[str, Any] = {"model": "m", "max_tokens": 32_000, "tools": [tool], "stream": stream}
+    asked["system"] = [{"type": "text", "text": "Add.", "cache_control": {"type": "ephemeral"}}]
+    billing = {"type": "text", "text": "x-anthropic-billing-header: cch=1;"}
+
+    def content(answer: httpx.Response) -> list[dict[str, Any]]:
+        assert answer.status_code == 200, answer.text
+        if not stream:
+            return list(answer.json()["content"])
+        blocks: list[dict[str, Any]] = []
+        for body in events(answer):
+            if body["type"] == "content_block_start":
+                blocks.append(body["content_block"])
+            elif body["type"] == "content_block_delta":
+                for name, value in body["delta"].items():
+                    if name == "partial_json":
+                        blocks[-1]["input"] = json.loads(value)
+                    elif name != "type":
+                        blocks[-1][name] += value
+        return blocks
+
+    async with served(scripted(f"<think>hm</think>I add.{CALL}", "3")) as server:
+        base_url = await opened(server)
+        said: list[Any] = [{"role": "user", "content": "go"}]
+        first = await post(base_url, "/messages?beta=true", messages=said, **asked)
+        thought, text, call = content(first)
+        assert (thought["thinking"], text["text"], call["input"]) == ("hm", "I add.", {"x": 1, "y": 2})
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": [{"type": "text", "text": "3"}]}
+        said += [{"role": "assistant", "content": [thought, text, call]}, {"role": "user", "content": [result]}]
+        count = (await post(base_url, "/messages/count_tokens", messages=said, **asked)).json()["input_tokens"]
+        second = await post(base_url, "/messages", messages=said, **asked | {"system": [*asked["system"], billing]})
+        assert content(second) == [{"type": "text", "text": "3"}]
+        if stream:
+            kinds = [body["type"] for body in events(second)]
+            block = ["content_block_start", "content_block_delta", "content_block_stop"]
+            assert kinds == ["message_start", *block, "message_delta", "message_stop"]
+            assert [
+                body["delta"]["stop_reason"] for body in events(first) if "stop_reason" in body.get("delta", {})
+            ] == ["tool_use"]
+        else:
+            assert (first.json()["stop_reason"], second.json()["stop_reason"]) == ("tool_use", "end_turn")
+            assert second.json()["usage"]["input_tokens"] == count
+        told = await ended(server, base_url)
+    assert (told["replies"], told["segments"]) == (2, 1)
+
+
+async def test_custom_and_namespaced_tools_come_back_as_they_were_offered() -> None:
+    calls = '<tool_call>{"name": "%s", "arguments": {"%s": "a\\nb"}}</tool_call>'
+    custom = {
+        "type": "custom",
+        "name": "patch",
+        "format": {"type": "grammar", "syntax": "lark", "definition": "start: /x/"},
+    }
+    agents = {
+        "type": "namespace",
+        "name": "agents",
+        "description": "",
+        "tools": [{"type": "function", "name": "spawn"}],
+    }
+    tools: Any = [custom, agents, {"type": "web_search"}]
+    engine = scripted(calls % ("patch", "input") + calls % ("agents__spawn", "to"), "done")
+    async with served(engine) as server:
+        base_url = await opened(server)
+        client = responses(base_url).responses
+        raw = await client.with_raw_response.create(model="m", input="go", tools=tools, store=False, temperature=0.5)
+        assert raw.headers["x-rlhf-ignored"] == "store, temperature, tools.web_search"
+        patch, spawn = raw.parse().output
+        assert (patch.type, patch.name, patch.input) == ("custom_tool_call", "patch", "a\nb")
+        assert (spawn.namespace, spawn.name, json.loads(spawn.arguments)) == ("agents", "spawn", {"to": "a\nb"})
+        said: Any = [{"role": "user", "content": "go"}, patch.to_dict(), spawn.to_dict()]
+        said += [{"type": "custom_tool_call_output", "call_id": patch.call_id, "output": "ok"}]
+        said += [{"type": "function_call_output", "call_id": spawn.call_id, "output": "ok"}]
+        await client.create(model="m", input=said, tools=tools)
+        told = await ended(server, base_url)
+    assert (told["replies"], told["segments"]) == (2, 1)
+
+
+async def test_a_reply_that_is_cut_says_so_on_each_wire() -> None:
+    async with served(scripted("four", "four", "a, b"), client_stop="cut") as server:
+        short = (await post(server.url, "/v1/responses", input="go", max_output_tokens=2)).json()
+        assert (short["status"], short["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        asked: dict[str, Any] = {"messages": [{"role": "user", "content": "go"}]}
+        assert (await post(server.url, "/v1/messages", **asked, max_tokens=2)).json()["stop_reason"] == "max_tokens"
+        cut = (await post(server.url, "/v1/messages", **asked, stop_sequences=["!", ","])).json()
+        assert (cut["content"], cut["stop_reason"], cut["stop_sequence"]) == (
+            [{"type": "text", "text": "a"}], "stop_sequence", ",",
+        )  # fmt: skip
