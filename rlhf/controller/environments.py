@@ -17,8 +17,8 @@ from rlhf.errors import ConfigError
 from rlhf.http.serving import listening
 from rlhf.rollout.agent import WithAgent
 from rlhf.rollout.agent_command import agent_program
+from rlhf.rollout.agent_config import AgentConfig
 from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
-from rlhf.rollout.endpoint.config import AgentConfig
 from rlhf.rollout.endpoint.sessions import AgentSessions
 from rlhf.rollout.endpoint.threads import trains_of
 from rlhf.rollout.episode import AnswerOnce, EpisodeRunner

@@ -45,6 +45,7 @@ from rlhf.recipe.kinds import start_of
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import engine_device, learner_device, roles_of, shares_one_gpu, transfer_backend
 from rlhf.rollout.agent_command import agent_program
+from rlhf.rollout.endpoint.threads import trains_of
 from rlhf.runs.loggers import check_loggers
 from rlhf.runs.recorded_episodes import recorded_episodes
 from rlhf.types import Task
@@ -282,6 +283,7 @@ def check_players(recipe: Recipe) -> None:
         check_tool_format(environment.tool_format, "environment.tool_format")
     if recipe.agent is not None:
         agent_program(recipe.agent)
+        trains_of(recipe.agent.train)
         check_tool_format(recipe.agent.tool_format, "agent.tool_format")
 
 

@@ -18,7 +18,7 @@ from rlhf.models.config import ModelConfig
 from rlhf.recipe.devices import check_colocation, check_rank_gpus
 from rlhf.recipe.kinds import FROM_DATA, OF_EXAMPLES, PLAYED
 from rlhf.reward.config import RewardConfig
-from rlhf.rollout.endpoint.config import AgentConfig
+from rlhf.rollout.agent_config import AgentConfig
 from rlhf.runs.loggers import LIBRARIES
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit.composition import check_composition

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from rlhf.config import Config, PlainLoader, load_piece
 from rlhf.errors import ConfigError, RlhfError
-from rlhf.rollout.endpoint.config import AgentConfig, PresetName
+from rlhf.rollout.agent_config import AgentConfig, PresetName
 from rlhf.types import Task, finite_number
 from rlhf.untrusted_text import escape_controls
 

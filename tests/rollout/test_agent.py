@@ -20,7 +20,7 @@ from rlhf.engines.router import Router
 from rlhf.errors import EngineBroken, GenerateFailed
 from rlhf.protocols import RolloutEngine
 from rlhf.reward.reward import EnvironmentReward
-from rlhf.rollout.endpoint.config import AgentConfig
+from rlhf.rollout.agent_config import AgentConfig
 from rlhf.rollout.group import GroupRollout, lost_to_environment
 from rlhf.rollout.seeds import request_seed
 from rlhf.tracing import SpanIds, within

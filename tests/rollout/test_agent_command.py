@@ -16,7 +16,7 @@ import pytest
 from rlhf.errors import ConfigError, RlhfError
 from rlhf.rollout import agent_command
 from rlhf.rollout.agent_command import agent_program, presets, reward_of
-from rlhf.rollout.endpoint.config import AgentConfig, PresetName
+from rlhf.rollout.agent_config import AgentConfig, PresetName
 from rlhf.types import Failed, Group, Message, Task
 from tests.rollout.test_agent import played, scripted
 

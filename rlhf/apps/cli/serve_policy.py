@@ -23,8 +23,8 @@ from rlhf.cluster.supervisor import supervise
 from rlhf.errors import ConfigError
 from rlhf.http.binding import LOOPBACK, POLICY, Access, token_from
 from rlhf.http.serving import listening
+from rlhf.rollout.agent_config import ClientStop
 from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
-from rlhf.rollout.endpoint.config import ClientStop
 from rlhf.rollout.endpoint.front import Front, KeepTrajectory
 from rlhf.rollout.endpoint.sessions import AgentSessions
 from rlhf.rollout.episode import PolicyClient

@@ -21,7 +21,7 @@ from rlhf.http.binding import LOOPBACK, POLICY, Access
 from rlhf.http.serving import StrictRoute, unknown_path, uvicorn_config
 from rlhf.rollout.endpoint.front import UNNAMED, EndSessionRequest, Front, OpenSessionRequest
 from rlhf.rollout.endpoint.marks import AgentRequest
-from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions, ChatRefused, ClientGone
+from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions, ChatRefused, ClientGone, unknown_answer
 from rlhf.rollout.endpoint.wires.chat import CHAT
 from rlhf.rollout.endpoint.wires.messages import MESSAGES, MessagesRequest
 from rlhf.rollout.endpoint.wires.responses import RESPONSES
@@ -129,8 +129,10 @@ class Routes:
         if missed := wanted.missed(stops=self._sessions.client_stop == "cut"):
             raise ChatRefused(400, "not_supported", missed[1], missed[0])
         session = self._session_for(request, wanted.asked(seeds=seeds), body.follows)
-        if before := session.conversation_of(body.follows):
-            wanted = body.wanted(before)
+        if body.follows is not None:
+            if body.follows not in session.answers:
+                raise unknown_answer(body.follows)
+            wanted = body.wanted(session.answers[body.follows])
         asked = wanted.asked(seeds=seeds)
         if structured:
             if missed := wanted.unwritable(session.tool_format):
@@ -141,7 +143,7 @@ class Routes:
             replied = await session.reply(asked, partial(_gone, request))
             name, model = f"{wire.prefix}{uuid4().hex}", body.model or self._model
             answer = wire.answer(id=name, request=body, replied=replied, model=model, text=session.text)
-            session.remember(answer.id, (*wanted.conversation, replied.message))
+            session.answers[answer.id] = (*wanted.conversation, replied.message)
             return answer
 
         ignored = wanted.ignored(seeds=seeds, structured=structured)

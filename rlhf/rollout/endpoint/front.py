@@ -82,7 +82,7 @@ class Front:
         if key is not None:
             found = self._agents.get(key)
         elif follows is not None:
-            found = next((session for session in self._alone if session.knows(follows)), None)
+            found = next((session for session in self._alone if follows in session.answers), None)
             if found is None:
                 raise unknown_answer(follows)
         else:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from rlhf.chat.tool_calls import ToolFormat
 from rlhf.errors import DeadlinePassed, GenerateFailed, ModelError, RlhfError
+from rlhf.rollout.agent_config import ClientStop
 from rlhf.rollout.endpoint.capture import Capture, Replied, TokenizedRequest
-from rlhf.rollout.endpoint.config import ClientStop
 from rlhf.rollout.endpoint.marks import AgentRequest, Mark
 from rlhf.rollout.endpoint.threads import TRAINS_MAIN, Trains
 from rlhf.rollout.episode import PolicyClient
@@ -61,7 +61,8 @@ class AgentSession:
     ) -> None:
         self.id = secrets.token_urlsafe(12)
         self.capture = Capture(policy.renderer, trains)
-        self._conversations: dict[str, tuple[Message, ...]] = {}
+        self.answers: dict[str, tuple[Message, ...]] = {}
+        """The conversations up to each answer, by its id."""
         self._failures: dict[Mark, RlhfError] = {}
         self._policy, self._episode = policy, episode
         self._numbers = itertools.count()
@@ -118,20 +119,6 @@ class AgentSession:
         question = self._asked(asked)
         self.capture.drop(question)
         return len(question.token_ids)
-
-    def remember(self, answer_id: str, conversation: tuple[Message, ...]) -> None:
-        self._conversations[answer_id] = conversation
-
-    def knows(self, answer_id: str) -> bool:
-        return answer_id in self._conversations
-
-    def conversation_of(self, answer_id: str | None) -> tuple[Message, ...]:
-        """Return the conversation up to an answer. Raises `ChatRefused` for one of another session."""
-        if answer_id is None:
-            return ()
-        if not self.knows(answer_id):
-            raise unknown_answer(answer_id)
-        return self._conversations[answer_id]
 
     def _asked(self, asked: AgentRequest) -> TokenizedRequest:
         try:

@@ -15,6 +15,7 @@ from typing import get_args
 
 from rlhf.chat.thinking import after_thinking
 from rlhf.config import load_piece
+from rlhf.errors import EnvironmentFailed, Raised, catch, logged_error
 from rlhf.rollout.context import Context
 from rlhf.rollout.endpoint.marks import AgentRequest, said
 from rlhf.types import MAIN_THREADS, Completion, Message, ThreadKind
@@ -62,11 +63,19 @@ TRAINED: dict[str, Collection[ThreadKind]] = {
 
 
 def trains_of(setting: str) -> Trains:
-    """Return what a setting trains. Raises `ConfigError` for a function that cannot be loaded."""
+    """Return what a setting trains. Raises `ConfigError` for a function that cannot be loaded. One that fails raises
+    `EnvironmentFailed`."""
     if kinds := TRAINED.get(setting):
         return lambda kind, call: kind in kinds
-    function: Trains = load_piece(setting, "agent.train")
-    return function
+    function = load_piece(setting, "agent.train")
+
+    def decided(kind: ThreadKind, call: AgentCall) -> bool:
+        answer = catch(lambda: function(kind, call))
+        if isinstance(answer, Raised):
+            raise EnvironmentFailed("agent.train", "raised", logged_error(answer.error)) from answer.error
+        return bool(answer)
+
+    return decided
 
 
 TRAINS_MAIN = trains_of("main")

@@ -12,8 +12,8 @@ from rlhf.chat.tool_calls import hermes
 from rlhf.http.serving import listening
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.protocols import RolloutEngine
+from rlhf.rollout.agent_config import ClientStop
 from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
-from rlhf.rollout.endpoint.config import ClientStop
 from rlhf.rollout.endpoint.front import Front
 from rlhf.rollout.endpoint.sessions import AgentSessions
 from rlhf.rollout.episode import PolicyClient

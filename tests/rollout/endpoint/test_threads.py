@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from transformers import PreTrainedTokenizerBase
 
+from rlhf.errors import EnvironmentFailed
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.trainer.batching.packing import group_by_prefix
 from rlhf.types import EpisodeStatus, Message, TokenKind, Trajectory
@@ -169,6 +170,17 @@ async def test_a_function_decides_what_is_trained(tokenizer: PreTrainedTokenizer
     await agent.ask(TITLE, TASK_TEXT)
     await worked(agent)
     assert threads(agent.played(1.0)) == [("side", 0), ("main", len(CALL) + 1)]
+
+
+async def test_a_function_that_fails_loses_the_episode_by_name(tokenizer: PreTrainedTokenizerBase) -> None:
+    agent = Agent(tokenizer, "three", train=f"{__name__}:no_key")
+    await agent.ask(WORK, TASK_TEXT)
+    with pytest.raises(EnvironmentFailed, match=r"agent\.train: raised: KeyError"):
+        agent.played(1.0)
+
+
+def no_key(kind: str, call: object) -> bool:
+    return {"all": True}[kind]
 
 
 def only_tools(kind: str, call: object) -> bool:
