@@ -98,7 +98,7 @@ def test_python_that_is_not_run_takes_what_is_there(block: Block) -> None:
             bound |= {one.asname or one.name for one in node.names}
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound.add(node.id)
-        elif isinstance(node, ast.FunctionDef):
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             bound |= {node.name, *(one.arg for one in node.args.args)}
     read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     assert {name for name in read - bound if name not in block.mark} == set()

@@ -132,7 +132,7 @@ class Routes:
         if body.follows is not None:
             if body.follows not in session.answers:
                 raise unknown_answer(body.follows)
-            wanted = body.wanted(session.answers[body.follows])
+            wanted = body.wanted(*session.answers[body.follows])
         asked = wanted.asked(seeds=seeds)
         if structured:
             if missed := wanted.unwritable(session.tool_format):
@@ -143,7 +143,7 @@ class Routes:
             replied = await session.reply(asked, partial(_gone, request))
             name, model = f"{wire.prefix}{uuid4().hex}", body.model or self._model
             answer = wire.answer(id=name, request=body, replied=replied, model=model, text=session.text)
-            session.answers[answer.id] = (*wanted.conversation, replied.message)
+            session.answers[answer.id] = (*wanted.conversation, replied.message), wanted.tools
             return answer
 
         ignored = wanted.ignored(seeds=seeds, structured=structured)

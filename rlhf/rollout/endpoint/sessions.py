@@ -23,7 +23,7 @@ from rlhf.rollout.endpoint.threads import TRAINS_MAIN, Trains
 from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.seeds import request_seed
 from rlhf.tracing import CurrentSpan, within
-from rlhf.types import Message, Prompt, Task, Timings, Trajectory
+from rlhf.types import Message, Prompt, Task, Timings, Tool, Trajectory
 
 REMEMBERED_ENDS = 65_536
 REPLYING_SHARE = 0.95
@@ -61,8 +61,8 @@ class AgentSession:
     ) -> None:
         self.id = secrets.token_urlsafe(12)
         self.capture = Capture(policy.renderer, trains)
-        self.answers: dict[str, tuple[Message, ...]] = {}
-        """The conversations up to each answer, by its id."""
+        self.answers: dict[str, tuple[tuple[Message, ...], tuple[Tool, ...]]] = {}
+        """The conversation up to each answer, and the tools offered, by its id."""
         self._failures: dict[Mark, RlhfError] = {}
         self._policy, self._episode = policy, episode
         self._numbers = itertools.count()

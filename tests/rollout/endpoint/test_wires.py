@@ -166,3 +166,24 @@ async def test_a_reply_that_is_cut_says_so_on_each_wire() -> None:
         assert (cut["content"], cut["stop_reason"], cut["stop_sequence"]) == (
             [{"type": "text", "text": "a"}], "stop_sequence", ",",
         )  # fmt: skip
+
+
+async def test_a_thread_of_messages_goes_on_without_repeating_what_was_said() -> None:
+    """As anthropic's `tool_runner` asks: system prompt and tools stay."""
+    async with served(scripted(CALL, "3")) as server:
+        base_url = await opened(server)
+        first = {"system": "Add.", "messages": [{"role": "user", "content": "1+2?"}], "thread": {"type": "create"}}
+        tools = [{"name": "add", "input_schema": {"type": "object"}}]
+        said = (await post(base_url, "/messages", model="m", max_tokens=99, tools=tools, **first)).json()
+        [call] = said["content"]
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": "3"}
+        on: dict[str, Any] = {"model": "m", "max_tokens": 99, "messages": [{"role": "user", "content": [result]}]}
+        thread = {"type": "continue", "previous_message_id": said["id"]}
+        last = (await post(base_url, "/messages", **on, thread=thread)).json()
+        assert last["content"] == [{"type": "text", "text": "3"}]
+        unknown = await post(base_url, "/messages", **on, thread=thread | {"previous_message_id": "msg_0"})
+        assert (unknown.status_code, unknown.json()["error"]["type"]) == (400, "invalid_request_error")
+        await ended(server, base_url)
+    [(trajectory, _)] = server.kept
+    assert [len(one.turns) for one in trajectory.segments] == [2]
+    assert [one.role for one in trajectory.conversation] == ["system", "user", "assistant", "tool", "assistant"]

@@ -106,7 +106,7 @@ class ChatRequest(WireRequest):
     return_token_ids: bool | None = None
     stop: Stops = Field([])
 
-    def wanted(self, before: Sequence[Message] = ()) -> Wanted:
+    def wanted(self, before: Sequence[Message] = (), tools: Sequence[Tool] = ()) -> Wanted:
         limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
         return Wanted(
             request=self,

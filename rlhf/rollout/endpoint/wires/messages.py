@@ -121,6 +121,13 @@ class ToolGiven(BaseModel):
     input_schema: dict[str, Any] | None = None
 
 
+class ThreadGiven(BaseModel):
+    """Whether a request goes on from an earlier message, whose system prompt and tools stay, or may be gone on from."""
+
+    type: Literal["create", "continue"]
+    previous_message_id: str | None = None
+
+
 class MessagesRequest(WireRequest):
     """The body of `/v1/messages`."""
 
@@ -129,21 +136,28 @@ class MessagesRequest(WireRequest):
     tools: list[ToolGiven] | None = None
     max_tokens: int | None = Field(None, ge=1)
     stop_sequences: list[str] | None = None
+    thread: ThreadGiven | None = None
 
-    def wanted(self, before: Sequence[Message] = ()) -> Wanted:
-        system = [Message(role="system", content=self.system)] if self.system else []
-        tools = [(one.name, one.description or "", one.input_schema) for one in self.tools or ()]
+    @property
+    def follows(self) -> str | None:
+        return self.thread.previous_message_id if self.thread and self.thread.type == "continue" else None
+
+    def wanted(self, before: Sequence[Message] = (), tools: Sequence[Tool] = ()) -> Wanted:
+        begun = before or ([Message(role="system", content=self.system)] if self.system else [])
+        own = [(one.name, one.description or "", one.input_schema) for one in self.tools or ()]
         return Wanted(
             request=self,
-            conversation=joined_parts([*system, *(one for given in self.messages for one in given.messages())]),
-            tools=tuple(
+            conversation=joined_parts([*begun, *(one for given in self.messages for one in given.messages())]),
+            tools=tuple(tools)
+            if self.tools is None
+            else tuple(
                 Tool(name=name, description=description, parameters=schema)
-                for name, description, schema in tools
+                for name, description, schema in own
                 if schema is not None
             ),
             max_tokens=self.max_tokens,
             stop=tuple(stop for stop in self.stop_sequences or () if stop),
-            left_out=frozenset(f"tools.{name}" for name, _, schema in tools if schema is None),
+            left_out=frozenset(f"tools.{name}" for name, _, schema in own if schema is None),
             names=("stop_sequences", "output_format"),
         )
 

@@ -153,7 +153,7 @@ class ResponsesRequest(WireRequest):
         pairs = [pair for tool in self.tools or () for pair in tool.each()]
         return {shown_name(namespace, tool.name): (tool, namespace) for tool, namespace in pairs}
 
-    def wanted(self, before: Sequence[Message] = ()) -> Wanted:
+    def wanted(self, before: Sequence[Message] = (), tools: Sequence[Tool] = ()) -> Wanted:
         text = self.text or {}
         left = {f"tools.{tool.type}" for tool in self.tools or () if tool.type not in OFFERED}
         return Wanted(

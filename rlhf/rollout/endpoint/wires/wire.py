@@ -77,8 +77,8 @@ class WireRequest(BaseModel):
         """The id of the answer that the request goes on from, if it does not repeat the conversation."""
         return None
 
-    def wanted(self, before: Sequence[Message] = ()) -> Wanted:
-        """Return what the request asks for, in a conversation that goes on from the messages `before`."""
+    def wanted(self, before: Sequence[Message] = (), tools: Sequence[Tool] = ()) -> Wanted:
+        """Return what the request asks for, in a conversation that goes on from the messages `before`, with `tools`."""
         raise NotImplementedError
 
 
