@@ -41,8 +41,6 @@ MADE = ("data.train.path=null", f"data.train.tasks={SORTING}")
             ("bucket_megabytes: give megabytes above 0, or auto (got 'big",),
         ),
         (("rollout.tensor_parallel_size=3",), ("rollout.tensor_parallel_size is 3, but the model has",)),
-        (("rollout.cpus_per_engine=4000",), ("4000 cores", "cpus_per_engine")),
-        (("cluster.nodes=2",), ("cluster.nodes is 2", "cluster.address")),
         (("data.train.path=./absent.jsonl",), ("absent.jsonl",)),
         (("data.eval.path=./absent.jsonl",), ("absent.jsonl",)),
         (("data.train.prompt_column=problem",), ("'problem'", "'question'")),
@@ -67,6 +65,22 @@ def test_what_is_wrong_is_named_with_what_would_be_right(
 ):
     error = refusal(rlhf, recipe, *overrides)
     assert [words for words in told if words not in error] == []
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("rollout.cpus_per_engine=4000", ("4000 cores", "cpus_per_engine")),
+        ("cluster.nodes=2", ("cluster.nodes is 2", "cluster.address")),
+    ],
+)
+def test_what_this_machine_lacks_is_told_after_all_that_is_right(
+    rlhf: Command, recipe: Path, override: str, told: tuple[str, ...]
+):
+    ended = rlhf("check", recipe, override)
+    assert ended.returncode == 2
+    assert ended.stdout.startswith("recipe")
+    assert [words for words in told if words not in ended.stderr] == []
 
 
 def test_a_missing_recipe_names_its_neighbour(rlhf: Command, recipe: Path):

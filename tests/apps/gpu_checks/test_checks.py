@@ -19,7 +19,7 @@ from rlhf.errors import ModelError, PlacementError
 from rlhf.models.config import TinyModelConfig
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.planning.machines import CARDS, Card
-from rlhf.recipe.preflight import preflight
+from rlhf.recipe.preflight import check_placement, check_recipe
 from tests.nvml import GIB, FakeGpu, FakeNvml, install_nvml
 
 SMALL = Sizes(
@@ -237,7 +237,8 @@ def test_every_run_is_a_recipe_that_starts(check: GpuCheck, tmp_path: Path, monk
     assert runs.runs
     for _, overrides in runs.runs:
         recipe = load_recipe(file, overrides).recipe
-        preflight(recipe)
+        check_recipe(recipe)
+        check_placement(recipe)
         sizes = recipe.rollout.tensor_parallel_sizes
         assert all(DEEP.heads % size == SMALL.shape.heads % size == 0 for size in sizes)
 
