@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 from pydantic import Field
 
-from rlhf.config import Config, PlainLoader, load_piece
+from rlhf.config import Config, load_piece, load_yaml
 from rlhf.errors import ConfigError, RlhfError
 from rlhf.rollout.agent_config import AgentConfig, PresetName
 from rlhf.types import Task, finite_number
@@ -47,7 +46,7 @@ class KnownAgent(Config):
 @cache
 def presets() -> Mapping[PresetName, KnownAgent]:
     text = Path(__file__).with_name("agent_presets.yaml").read_text(encoding="utf-8")
-    return {name: KnownAgent(**preset) for name, preset in yaml.load(text, PlainLoader).items()}
+    return {name: KnownAgent(**preset) for name, preset in load_yaml(text).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
