@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlhf.apps.cli.check import check_taught_format
+from rlhf.apps.cli.check import told_by_template
 from rlhf.config import build
 from rlhf.controller.build import (
     context_reached,
@@ -133,7 +133,7 @@ async def test_a_template_that_writes_calls_in_another_format_ends_a_run_before_
     serving = started_serving(recipe, cluster, str(tmp_path), logs=tmp_path, publishes=False, tell=NO_WAIT.tell)  # type: ignore[arg-type]
     refused = rf"{key}.tool_format is hermes, .*; set {key}.tool_format: llama3_json"
     with pytest.raises(ConfigError, match=refused):
-        check_taught_format(recipe)
+        told_by_template(recipe)
     with pytest.raises(ConfigError, match=refused):
         await serving.__aenter__()
     assert cluster.spawned == []
