@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Generic, TypeVar
@@ -56,7 +57,7 @@ Text = Annotated[str, BeforeValidator(content_text)]
 Arguments = Annotated[dict[str, Any], BeforeValidator(an_object)]
 
 
-class WireRequest(BaseModel):
+class WireRequest(BaseModel, ABC):
     """The body of a request. Fields that are given but not declared are ignored by name: they would change the sampling
     distribution, which the server determines, or have no effect here."""
 
@@ -77,9 +78,9 @@ class WireRequest(BaseModel):
         """The id of the answer that the request goes on from, if it does not repeat the conversation."""
         return None
 
+    @abstractmethod
     def wanted(self, before: Sequence[Message] = (), tools: Sequence[Tool] = ()) -> Wanted:
         """Return what the request asks for, in a conversation that goes on from the messages `before`, with `tools`."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +200,7 @@ R = TypeVar("R", bound=WireRequest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer(Generic[R]):
+class Answer(ABC, Generic[R]):
     """The answer to one request of `model`. `text` decodes tokens, special tokens included."""
 
     request: R
@@ -209,11 +210,13 @@ class Answer(Generic[R]):
     id: str
     created: int = field(default_factory=lambda: int(time.time()))
 
+    @abstractmethod
     def whole(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """Return the body of the answer."""
 
+    @abstractmethod
     def stream(self) -> Iterator[bytes]:
-        raise NotImplementedError
+        """Iterate over the answer's events."""
 
     @property
     def was_cut(self) -> bool:
