@@ -236,13 +236,14 @@ _ACTION, _UNTRAINED = int(TokenKind.ACTION), int(TokenKind.UNTRAINED)  # numpy c
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """One turn of an episode: the half-open token range of its actions, and the environment's reward and end flags for
-    it."""
+    it. `message` is the place of its reply in the trajectory's conversation; None where it is not there."""
 
     start: int
     stop: int
     reward: float | None = None
     terminated: bool = False
     truncated: bool = False
+    message: int | None = None
 
 
 ThreadKind = Literal["main", "compaction", "summary", "subagent", "side"]

@@ -28,15 +28,16 @@ class Context:
     def last(self) -> int:
         return int(self.token_ids[-1])
 
-    def append_reply(self, completion: Completion) -> None:
-        """Append a reply of the policy with the token ids as sampled; it is one turn."""
+    def append_reply(self, completion: Completion, message: int | None = None) -> None:
+        """Append a reply of the policy with the token ids as sampled; it is one turn, and that `message` of the
+        conversation."""
         start = len(self)
         self.append_tokens(completion.token_ids)
         self._replies.append(completion)
         if completion.routing is not None:
             # Tokens sampled earlier keep their experts.
             self._routing.append(completion.routing[sum(map(len, self._routing)) :])
-        self._turns.append(Turn(start=start, stop=len(self)))
+        self._turns.append(Turn(start=start, stop=len(self), message=message))
 
     def append_tokens(self, token_ids: NDArray[np.int32]) -> None:
         """Append the environment's messages and the header of the next reply."""

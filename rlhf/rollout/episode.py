@@ -94,7 +94,7 @@ class EpisodeState:
     def receive(self, policy: PolicyClient, completion: Completion) -> None:
         self.generate_seconds += time.monotonic() - self.asked_at
         self.response = reply_text(policy.renderer, self.history.context, completion)
-        self.history.context.append_reply(completion)
+        self.history.context.append_reply(completion, len(self.said) or None)  # nothing is said without environment
         self.engine = completion.engine
         self.out_of_time = completion.finish_reason is FinishReason.TIME
         self.cut_reply = completion.finish_reason is FinishReason.LENGTH

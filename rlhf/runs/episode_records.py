@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,6 @@ from rlhf.types import (
     Ticket,
     TrainedSample,
     Trajectory,
-    Turn,
     Unscored,
     Updated,
 )
@@ -236,13 +235,8 @@ def _tokens(segments: Sequence[Segment]) -> dict[str, Any]:
             sampled, _joined([one.behaviour_logprobs for one in segments], np.float32), np.float32(np.nan)
         ),
         "versions": np.where(sampled, versions, np.int32(UNKNOWN_VERSION)),
-        "turns": [_turn(n, turn) for n, segment in enumerate(segments) for turn in segment.turns],
+        "turns": [{"segment": n, **asdict(turn)} for n, segment in enumerate(segments) for turn in segment.turns],
     }
-
-
-def _turn(segment: int, turn: Turn) -> dict[str, Any]:
-    ends = {"terminated": turn.terminated, "truncated": turn.truncated}
-    return {"segment": segment, "start": turn.start, "stop": turn.stop, "reward": turn.reward, **ends}
 
 
 def _learnt(sample: Sample, trained: TrainedSample) -> dict[str, Any]:

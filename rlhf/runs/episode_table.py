@@ -36,7 +36,7 @@ _TURNS = pa.list_(
     pa.struct(
         {
             "segment": pa.int32(), "start": pa.int32(), "stop": pa.int32(), "reward": pa.float64(),
-            "terminated": pa.bool_(), "truncated": pa.bool_(),
+            "terminated": pa.bool_(), "truncated": pa.bool_(), "message": pa.int32(),
         }
     )
 )  # fmt: skip

@@ -118,7 +118,8 @@ class EpisodeRecord:
     """Policy version that sampled each token."""
     turns: list[dict[str, Any]] | None = None
     """Every turn: its `segment`, the range `start`, `stop` of its actions there, the environment's `reward` or null,
-    and whether it `terminated` or `truncated` the episode."""
+    whether it `terminated` or `truncated` the episode, and its `message`: the place of the reply in `conversation`,
+    null for a side call, without a conversation, and in the records of earlier versions."""
 
 
 COLUMNS = tuple(field.name for field in fields(EpisodeRecord))

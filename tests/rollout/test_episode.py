@@ -70,6 +70,7 @@ async def test_a_tool_is_called_its_answer_read_and_the_end_rewarded(tokenizer: 
     assert segment.versions[second.start : second.stop].tolist() == [1, 1]
     assert (trajectory.status, trajectory.response, trajectory.malformed_calls) == (EpisodeStatus.TERMINATED, "2", 0)
     assert [message.role for message in trajectory.conversation] == ["user", "assistant", "tool", "assistant"]
+    assert (first.message, second.message) == (1, 3)
     assert environment.seeds == [9]
     assert environment.heard[0].tool_calls[0].arguments == {"x": 1}
 
@@ -261,6 +262,7 @@ async def test_with_last_n_every_turn_is_a_segment_with_the_question_and_the_las
         assert tokenizer.decode(segment.token_ids[segment.action_mask]) == f"{reply}<|im_end|>"
         assert len(segment.turns) == 1
     assert [segment.turns[0].reward for segment in trajectory.segments] == [1.0, 2.0, 3.0, 1.0]
+    assert [segment.turns[0].message for segment in trajectory.segments] == [1, 3, 5, 7]
     assert [segment.turns[0].terminated for segment in trajectory.segments] == [False, False, False, True]
 
 

@@ -45,7 +45,7 @@ def with_turns(group: Group) -> Group:
         segment = made_segment(rng, 5, 4)
         segment.kinds[7] = TokenKind.ENV
         blank = segment.kinds != TokenKind.ACTION
-        turns = (Turn(start=5, stop=7, reward=0.1 + number), Turn(start=8, stop=9, terminated=number == 1))
+        turns = (Turn(start=5, stop=7, reward=0.1 + number, message=1), Turn(start=8, stop=9, terminated=number == 1))
         segments.append(
             replace(
                 segment,

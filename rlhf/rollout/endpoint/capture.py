@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import accumulate, count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,6 +175,8 @@ class Capture:
         reply was cut off is truncated."""
         found = sorted_threads(self._threads)
         last = found.main[-1].completion
+        heard = accumulate(len(call.new) + 1 for call in found.main)
+        messages = {call: number - 1 for call, number in zip(found.main, heard, strict=True)}
         terminated = ended and (reward is not None or last.finish_reason is FinishReason.STOP)
         acted = [thread for thread in self._threads if any(call.turn is not None for call in thread.calls)]
         final = max(acted or self._threads, key=lambda thread: (found.kinds[thread] in MAIN_THREADS, _answered(thread)))
@@ -185,7 +187,7 @@ class Capture:
         return Trajectory(
             task=task,
             segments=tuple(
-                self._segment(thread, found)
+                self._segment(thread, found, messages)
                 for thread in sorted(self._threads, key=lambda thread: (thread is final, _answered(thread)))
             ),
             status=EpisodeStatus.TERMINATED if terminated else EpisodeStatus.TRUNCATED,
@@ -198,13 +200,16 @@ class Capture:
             constrained_replies=self._constrained,
         )
 
-    def _segment(self, thread: Thread, found: Sorted) -> Segment:
+    def _segment(self, thread: Thread, found: Sorted, messages: Mapping[AgentCall, int]) -> Segment:
         untrained = frozenset(
             call.turn
             for call in thread.calls
             if call.turn is not None and not self._trains(found.kind_of(thread, call), call)
         )
-        return thread.context.segment(found.kinds[thread], untrained)
+        segment = thread.context.segment(found.kinds[thread], untrained)
+        sampled = [call for call in thread.calls if call.turn is not None]
+        turns = [replace(turn, message=messages.get(call)) for turn, call in zip(segment.turns, sampled, strict=True)]
+        return replace(segment, turns=tuple(turns))
 
     def _continued(
         self, asked: AgentRequest, marks: Sequence[Mark]

@@ -15,7 +15,7 @@ from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.rollout.endpoint.sessions import AgentSession
 from rlhf.rollout.endpoint.threads import trains_of
 from rlhf.trainer.batching.batch import build_batch
-from rlhf.types import Group, Message, Sample, Sampling, Scored, Ticket, TokenKind, Tool, Trajectory
+from rlhf.types import MAIN_THREADS, Group, Message, Sample, Sampling, Scored, Ticket, TokenKind, Tool, Trajectory
 from tests.rollout.playing import TASK, ScriptedEngine, policy
 
 
@@ -44,11 +44,13 @@ class Agent:
         self.engine = ScriptedEngine(*ids, stop=tokenizer.eos_token_id)
         self.session = AgentSession(policy(self.engine, tokenizer, **changes), trains=trains_of(train))
         self.said: list[Message] = []
+        self.replied: list[Replied] = []
 
     async def ask(self, *messages: Message, tools: tuple[Tool, ...] = (), **options: Any) -> Replied:
         """A request with exactly these messages."""
         asked = AgentRequest(messages=messages, tools=tools, reads_calls=bool(tools), **options)
-        return await self.session.reply(asked, stays)
+        self.replied.append(await self.session.reply(asked, stays))
+        return self.replied[-1]
 
     async def say(self, *messages: Message, **options: object) -> Replied:
         """A request that goes on with all that was said."""
@@ -59,7 +61,21 @@ class Agent:
     def played(self, reward: float | None = None) -> Trajectory:
         trajectory = self.session.trajectory(TASK, reward)
         check(trajectory, self.engine)
+        self.check_messages(trajectory)
         return trajectory
+
+    def check_messages(self, trajectory: Trajectory) -> None:
+        """Every turn says which message of the conversation it is; a side call is none, and no message is two turns."""
+        turns = [(segment, turn) for segment in trajectory.segments for turn in segment.turns]
+        said = [turn.message for _, turn in turns if turn.message is not None]
+        assert len(said) == len(set(said))
+        for segment, turn in turns:
+            assert (turn.message is not None) >= (segment.thread in MAIN_THREADS)
+            assert turn.message is None or segment.thread not in ("side", "subagent")
+            if turn.message is not None:
+                message, tokens = trajectory.conversation[turn.message], segment.token_ids[turn.start : turn.stop]
+                [sampled] = [one.completion for one in self.replied if one.message is message]
+                assert tokens.tolist() == sampled.token_ids.tolist()
 
     def texts(self, trajectory: Trajectory) -> list[str]:
         return [self.tokenizer.decode(segment.token_ids) for segment in trajectory.segments]
