@@ -10,10 +10,12 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf.errors import EnvironmentFailed
 from rlhf.models.tiny import byte_tokenizer
+from rlhf.reward.config import RewardConfig
+from rlhf.reward.reward import make_reward
 from rlhf.trainer.batching.packing import group_by_prefix
-from rlhf.types import EpisodeStatus, Message, TokenKind, Trajectory
+from rlhf.types import EpisodeStatus, Message, Scored, TokenKind, Tool, ToolCall, Trajectory
 from tests.rollout.endpoint.asking import Agent, assistant, user
-from tests.rollout.playing import ADD
+from tests.rollout.playing import ADD, TASK
 
 CALL = '<tool_call>{"name": "add", "arguments": {"y": 2, "x": 1}}</tool_call>'
 RESULT = Message(role="tool", content="3", tool_call_id="call00000")
@@ -210,3 +212,45 @@ async def test_an_agent_that_drops_thinking_costs_little_more_than_one_that_keep
     several, dropped = await computed(keeps=False)
     assert (one, several) == (1, 8)
     assert dropped <= 1.3 * kept
+
+
+CALLED = Message(role="assistant", content="", tool_calls=(ToolCall(id="", name="add", arguments={"x": 1, "y": 2}),))
+REQUESTS: dict[str, tuple[str, tuple[Message, ...], tuple[Tool, ...]]] = {
+    "begin": (CALL, (WORK, TASK_TEXT), (ADD,)),
+    "end": ("It is 3.", (WORK, TASK_TEXT, CALLED, RESULT), (ADD,)),
+    "other": ("It is 4.", (WORK, user("2+2?")), (ADD,)),
+    "title": ("Title 5", (TITLE, TASK_TEXT), ()),
+    "memory": ("The user asked 6 times.", (MEMORY, TASK_TEXT), ()),
+    "helper": (CALL, (HELPER, user("add")), (ADD,)),
+    "helped": ("It is 7.", (HELPER, user("add"), CALLED, RESULT), (ADD,)),
+    "summary": ("So far the sum is 8.", (HELPER, TASK_TEXT, CALLED, user("Summarise.")), ()),
+    "go on": ("It is 3.", (WORK, user("What was done: So far the sum is 8.")), (ADD,)),
+}
+"""The reply to each request, its messages and its tools."""
+GRADED = {
+    "title first": "title, begin, end",
+    "memory last": "begin, end, memory",
+    "subagent in parallel": "begin, helper + title, helped, end, memory",
+    "summary in the middle": "title, begin, summary, go on, memory",
+    "retry": "begin, begin, other, end, memory",
+    "two at once": "title, begin + other, end, memory",
+}
+
+
+async def test_math_grades_the_main_answer_in_each_case(tokenizer: PreTrainedTokenizerBase) -> None:
+    cases = {name: [step.split(" + ") for step in steps.split(", ")] for name, steps in GRADED.items()}
+    played: dict[str, Trajectory] = {}
+    for name, steps in cases.items():
+        agent = Agent(tokenizer, *(REQUESTS[one][0] for step in steps for one in step))
+        for step in steps:
+            await asyncio.gather(*(agent.ask(*REQUESTS[one][1], tools=REQUESTS[one][2]) for one in step))
+        played[name] = agent.played()
+    for one in ("other", "title", "memory", "helped", "summary"):
+        played[one] = replace(played["retry"], response=REQUESTS[one][0])
+    reward = make_reward(RewardConfig(kind="math"))
+    try:
+        scores = await reward(replace(TASK, answer="3"), list(played.values()))
+    finally:
+        await reward.close()
+    values = [score.value for score in scores if isinstance(score, Scored)]
+    assert dict(zip(played, values, strict=True)) == {name: float(name in GRADED) for name in played}
