@@ -17,6 +17,14 @@ CALL = '<tool_call>{"name": "add", "arguments": {"x": 1, "y": 2}}</tool_call>'
 THINKS = f"<think>hm</think>{CALL}"
 ADD = {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}
 
+CLAUDE_CODE: dict[str, Any] = {
+    "thinking": {"type": "adaptive"},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "output_config": {"effort": "medium"},
+    "metadata": {"user_id": "u"},
+}
+"""What Claude Code adds to its requests. Its licence reserves all rights, so no test runs it."""
+
 
 def responses(base_url: str) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=base_url, api_key="none", timeout=scaled(30), max_retries=0)
@@ -77,10 +85,10 @@ async def test_a_tool_call_over_responses_goes_on_in_one_segment(stream: bool, r
     assert (told["replies"], told["segments"]) == (3, 1)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_tool_call_over_messages_goes_on_in_one_segment(stream: bool) -> None:
+@pytest.mark.parametrize(("stream", "more"), [(False, {}), (True, {}), (True, CLAUDE_CODE)])
+async def test_a_tool_call_over_messages_goes_on_in_one_segment(stream: bool, more: dict[str, Any]) -> None:
     tool = {"name": "add", "description": "Adds.", "input_schema": {"type": "object"}}
-    asked: dict[str, Any] = {"model": "m", "max_tokens": 32_000, "tools": [tool], "stream": stream}
+    asked: dict[str, Any] = {"model": "m", "max_tokens": 32_000, "tools": [tool], "stream": stream} | more
     asked["system"] = [{"type": "text", "text": "Add.", "cache_control": {"type": "ephemeral"}}]
     billing = {"type": "text", "text": "x-anthropic-billing-header: cch=1;"}
 
@@ -103,6 +111,7 @@ async def test_a_tool_call_over_messages_goes_on_in_one_segment(stream: bool) ->
     async with served(scripted(f"<think>hm</think>I add.{CALL}", "3")) as server:
         base_url = await opened(server)
         said: list[Any] = [{"role": "user", "content": "go"}]
+        said += [{"role": "system", "content": "Be brief."}] if more else []
         first = await post(base_url, "/messages?beta=true", messages=said, **asked)
         thought, text, call = content(first)
         assert (thought["thinking"], text["text"], call["input"]) == ("hm", "I add.", {"x": 1, "y": 2})
