@@ -18,6 +18,7 @@ from rlhf.rollout import agent_command
 from rlhf.rollout.agent_command import agent_program, presets, reward_of
 from rlhf.rollout.agent_config import AgentConfig, PresetName
 from rlhf.types import Failed, Group, Message, Task
+from tests.docs.blocks import ROOT
 from tests.rollout.test_agent import played, scripted
 
 pytestmark = pytest.mark.waits
@@ -136,3 +137,13 @@ def test_what_is_not_there_is_told_before_anything_starts(settings: dict[str, An
 def test_every_preset_asks_what_the_task_says() -> None:
     assert set(presets()) == set(get_args(PresetName))
     assert all("{prompt}" in preset.command and preset.install for preset in presets().values())
+
+
+def test_our_docs_and_pins_have_the_versions_of_the_presets() -> None:
+    told = (ROOT / "docs" / "ecosystem.md").read_text()
+    for preset in presets().values():
+        version = re.search(r"[@=](\d[\d.]+\d)", preset.install)
+        assert version
+        assert version[1] in told, preset.install
+    pins = (ROOT / "requirements" / "ecosystem" / "mini_swe_agent.txt").read_text()
+    assert presets()["mini-swe-agent"].install.split()[2] in pins.split()
