@@ -206,8 +206,9 @@ def _played(sample: Sample) -> dict[str, Any]:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    calls = [{"name": call.name, "arguments": dict(call.arguments)} for call in message.tool_calls]
-    return {"role": message.role, "content": message.content} | ({"tool_calls": calls} if calls else {})
+    calls = [{"id": call.id, "name": call.name, "arguments": dict(call.arguments)} for call in message.tool_calls]
+    more = {"tool_calls": calls, "tool_call_id": message.tool_call_id}
+    return {"role": message.role, "content": message.content} | {name: value for name, value in more.items() if value}
 
 
 def _reward(sample: Sample) -> dict[str, Any]:

@@ -28,7 +28,8 @@ _MESSAGES = pa.list_(
         {
             "role": pa.string(),
             "content": pa.string(),
-            "tool_calls": pa.list_(pa.struct({"name": pa.string(), "arguments": pa.string()})),
+            "tool_calls": pa.list_(pa.struct({"id": pa.string(), "name": pa.string(), "arguments": pa.string()})),
+            "tool_call_id": pa.string(),
         }
     )
 )
@@ -163,18 +164,19 @@ def _text(text: str) -> str:
 def _stored_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     stored = []
     for one in messages:
-        calls = one.get("tool_calls") or ()
-        named = [{"name": _text(call["name"]), "arguments": json.dumps(call["arguments"])} for call in calls]
-        stored.append({"role": _text(one["role"]), "content": _text(one["content"]), "tool_calls": named or None})
+        calls = [{**call, "arguments": json.dumps(call["arguments"])} for call in one.get("tool_calls") or ()]
+        named = [{name: _text(value) for name, value in call.items()} for call in calls]
+        texts = {name: _text(value) for name, value in one.items() if name != "tool_calls"}
+        stored.append({**texts, "tool_calls": named or None})
     return stored
 
 
 def _read_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     read = []
     for one in messages:
-        named = one["tool_calls"] or ()
-        calls = [{"name": call["name"], "arguments": json.loads(call["arguments"])} for call in named]
-        read.append({"role": one["role"], "content": one["content"]} | ({"tool_calls": calls} if calls else {}))
+        known = [{name: value for name, value in call.items() if value is not None} for call in one["tool_calls"] or ()]
+        calls = [{**call, "arguments": json.loads(call["arguments"])} for call in known]
+        read.append({name: value for name, value in {**one, "tool_calls": calls or None}.items() if value is not None})
     return read
 
 

@@ -91,8 +91,8 @@ class EpisodeRecord:
     sampled_tokens: int | None = None
     """Number of tokens that the policy sampled."""
     conversation: list[dict[str, Any]] | None = None
-    """With an environment: all messages in order, each with `role`, `content` and, if any, `tool_calls`. Training reads
-    `token_ids`."""
+    """With an environment: all messages in order, each with `role`, `content` and, if any, `tool_calls`, or the
+    `tool_call_id` that it answers. Training reads `token_ids`."""
     role: str | None = None
     """With an environment: the role whose turns these are."""
     malformed_calls: int | None = None

@@ -226,7 +226,7 @@ def test_an_episode_with_an_environment_is_recorded_with_all_that_was_said() -> 
     [record] = recorded(*ended_in_evaluation([group], "held_out"))
     assert record.conversation == [
         {"role": "user", "content": "1+1?"},
-        {"role": "assistant", "content": "", "tool_calls": [{"name": "add", "arguments": {"x": 1}}]},
-        {"role": "tool", "content": "2"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "name": "add", "arguments": {"x": 1}}]},
+        {"role": "tool", "content": "2", "tool_call_id": "c"},
     ]
     assert (record.malformed_calls, record.reward_per_turn) == (2, True)

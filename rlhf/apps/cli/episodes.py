@@ -27,6 +27,8 @@ class Format(StrEnum):
     TABLE = "table"
     JSONL = "jsonl"
     PARQUET = "parquet"
+    ATIF = "atif"
+    OPENENV = "openenv"
 
 
 def episodes(
@@ -40,20 +42,23 @@ def episodes(
         int | None, typer.Option(min=1, help="Maximum number of episodes [default: 20 for reading, else all].")
     ] = None,
     evaluations: Annotated[bool, typer.Option("--evaluations", help="The episodes of evaluations instead.")] = False,
-    form: Annotated[Format, typer.Option("--format", help="table, jsonl, or parquet (with --output).")] = Format.TABLE,
+    form: Annotated[Format, typer.Option("--format", help="table, jsonl, parquet, atif, openenv.")] = Format.TABLE,
     text: Annotated[bool, typer.Option("--text", help="Print every episode in full, as text.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of printing.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write (atif: folder).")] = None,
 ) -> None:
     """Print, filter and export the recorded episodes of a run. Expressions are DuckDB's SQL; columns are those of the
     page "The run folder", and of --format jsonl. The worst replies of the last update, with the expected answers and
     the least likely tokens: --where "update = (select max(update) from episodes)" --order reward --limit 3 --text
     """
     from rlhf.apps.reports.episode_text import TABLE_COLUMNS, episode_text, played_by, table_lines, token_text
-    from rlhf.runs.episode_export import as_recorded, batches_of, new_file, row_lines, write_parquet
+    from rlhf.runs import episode_export as export
     from rlhf.runs.episode_query import Question, ask, explaining_sql, open_episodes
+    from rlhf.runs.interchange import training_trace, trajectory
 
     if form is Format.PARQUET and output is None:
         raise UserError("--format parquet writes a file: name it with --output")
+    if form in (Format.ATIF, Format.OPENENV) and columns:
+        raise UserError(f"--format {form} exports whole episodes: leave out --columns")
     if text and (columns or form is not Format.TABLE):
         raise UserError("--text prints whole episodes: leave out --columns and --format")
     connection = open_episodes(run, lambda words: print(words, file=sys.stderr))
@@ -64,16 +69,24 @@ def episodes(
         limit=limit or (READABLE + 1 if form is Format.TABLE else None),
     )
     with explaining_sql(), ExitStack() as closing:
-        file = closing.enter_context(new_file(output)) if output else sys.stdout.buffer
+        single = None if form is Format.ATIF else output
+        file = closing.enter_context(export.new_file(single)) if single else sys.stdout.buffer
         answer = ask(connection, "evaluations" if evaluations else "episodes", question).to_arrow_reader(CHUNK)
         if form is Format.PARQUET:
-            recorded = as_recorded(answer)
-            write_parquet(batches_of(recorded), recorded.schema, file)
+            recorded = export.as_recorded(answer)
+            export.write_parquet(export.batches_of(recorded), recorded.schema, file)
             return
-        if form is Format.JSONL:
-            lines = row_lines(batches_of(as_recorded(answer)))
+        if form in (Format.ATIF, Format.OPENENV):
+            document_of = training_trace if form is Format.OPENENV else partial(trajectory, text_of=token_text(run))
+            documents = export.exchanged(export.batches_of(export.as_recorded(answer)), document_of)
+            if output and form is Format.ATIF:
+                export.write_folder(documents, output)
+                return
+            lines: Iterator[str] = (document for _, document in documents)
+        elif form is Format.JSONL:
+            lines = export.row_lines(export.batches_of(export.as_recorded(answer)))
         else:
-            found = (row for batch in batches_of(answer) for row in batch.to_pylist(maps_as_pydicts="lossy"))
+            found = (row for batch in export.batches_of(answer) for row in batch.to_pylist(maps_as_pydicts="lossy"))
             rows = found if limit else _readable(found)
             whole = partial(episode_text, text_of=token_text(run), settings_of=played_by(run))
             lines = map(whole, rows) if text else table_lines(list(rows))

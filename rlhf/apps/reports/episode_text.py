@@ -129,13 +129,13 @@ def played_by(run: Path) -> Callable[[Mapping[str, Any]], RecipeSettings]:
     return lambda row: next((settings for last, settings in known if row["admitted_version"] < last), {})
 
 
-def token_text(run: Path) -> Callable[[int], str]:
-    """Return the function that gives a token's text: the run's tokenizer, or else the token's number."""
+def token_text(run: Path) -> Callable[..., str]:
+    """Return the function that gives the text of tokens: the run's tokenizer, or else their numbers."""
     file = run / "tokenizer" / "tokenizer.json"
     if not file.is_file():
-        return str
+        return lambda *tokens: " ".join(map(str, tokens))
     tokenizer = Tokenizer.from_file(str(file))
-    return lambda token: tokenizer.decode([token], skip_special_tokens=False)
+    return lambda *tokens: tokenizer.decode(tokens, skip_special_tokens=False)
 
 
 def _indented(text: str) -> str:

@@ -67,7 +67,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *((("episodes", "run", "--format", form, "-o", name), f"{name} cannot be written ({why})")
           for form in ("jsonl", "parquet") for name, why in NOT_WRITTEN.items()),
         (("episodes", "run", "--format", "parquet", "-o", f"run/episodes/{PART}"), f"{PART} exists"),
-        (("episodes", "run", "--text", "-o", "notes.txt"), "notes.txt exists: name another file, or delete it"),
+        (("episodes", "run", "--text", "-o", "notes.txt"), "notes.txt exists: name another, or delete it"),
         (("episodes", "run", "--columns", "task::int", "-o", "new"), "Could not convert string 't/1'"),
         *((("report", "run", "-o", f"{name}.html"), f"{name}.html cannot be written ({why})")
           for name, why in NOT_WRITTEN.items()),

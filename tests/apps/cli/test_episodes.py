@@ -136,6 +136,23 @@ def test_episodes_are_exported(run: Path, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "column.parquet").to_pydict() == {"reward": [0.1]}
 
 
+def test_episodes_are_exported_in_the_formats_of_others(run: Path, tmp_path: Path) -> None:
+    played = ("--where", "conversation is not null")
+    assert json.loads(asked(run, "--format", "atif", *played).stdout)["trajectory_id"] == "3.1"
+    [trace] = map(json.loads, asked(run, "--format", "openenv", *played).stdout.splitlines())
+    assert trace["turns"][0]["completion_token_ids"] == [8, 151_000]
+    folder = tmp_path / "trajectories"
+    assert asked(run, "--format", "atif", "-o", str(folder), *played).exit_code == 0
+    assert [file.name for file in folder.iterdir()] == ["3.1.json"]
+    assert json.loads((folder / "3.1.json").read_text())["schema_version"] == "ATIF-v1.8"
+    assert [*tmp_path.iterdir()] == [folder]
+    for options, told in (
+        (("-o", str(folder)), "exists: name another"),
+        (("--columns", "task"), "--format atif exports whole episodes: leave out --columns"),
+    ):
+        assert told in str(asked(run, "--format", "atif", *options).exception)
+
+
 def test_what_an_earlier_version_did_not_record_is_null(tmp_path: Path) -> None:
     pq.write_table(table_of([LATER]).drop_columns("entropies"), tmp_path / "part-000001.parquet")
     assert rows(tmp_path, "--columns", "entropies, reward") == [{"entropies": None, "reward": 0.75}]
