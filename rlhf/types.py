@@ -167,10 +167,12 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prompt:
-    """Token ids to continue, `int32 [P]`, and the place of the images among them, which engines refuse."""
+    """Token ids to continue, `int32 [P]`, the place of the images among them, which engines refuse, and the name of the
+    policy that continues them, in a run with several."""
 
     token_ids: NDArray[np.int32]
     images: tuple[bytes, ...] = ()
+    policy: str = ""
 
 
 class FinishReason(StrEnum):
@@ -297,7 +299,8 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trajectory:
-    """The record of one episode, as one role saw it. `response` is the policy's last reply as text.
+    """The record of one episode, as one role saw it. `response` is the policy's last reply as text, `policy` the name
+    of the policy that played the role, in a run with several.
 
     With an environment `conversation` contains all messages in order, for people; `malformed_calls` counts the replies
     with malformed tool calls, `cut_replies` those that end at a stop text of the agent, `constrained_replies` those
@@ -317,6 +320,7 @@ class Trajectory:
     cut_replies: int = 0
     constrained_replies: int = 0
     role: str = "agent"
+    policy: str = ""
     out_of_time: bool = False
     env_info: tuple[Mapping[str, Any], ...] = ()
     reward_parts: Mapping[str, float] = field(default_factory=dict)
@@ -416,7 +420,8 @@ class Group:
     """All episodes of one task under one ticket, in sample order.
 
     `baseline` is an additional greedy episode that the others are compared with; it is never trained (ReMax).
-    `second_use` marks a group that an earlier update trained already.
+    `second_use` marks a group that an earlier update trained already. With a `policy`, only the samples that it played
+    are trainable.
     """
 
     ticket: Ticket
@@ -424,14 +429,17 @@ class Group:
     samples: tuple[Sample, ...]
     baseline: Sample | None = None
     second_use: bool = False
+    policy: str | None = None
 
     @property
     def trainable(self) -> tuple[tuple[int, Trajectory, Scored], ...]:
-        """`(sample index, trajectory, score)` of the samples that have a score."""
+        """`(sample index, trajectory, score)` of the samples that have a score, and were played by `policy`."""
         return tuple(
             (index, sample.trajectory, sample.score)
             for index, sample in enumerate(self.samples)
-            if isinstance(sample.trajectory, Trajectory) and isinstance(sample.score, Scored)
+            if isinstance(sample.trajectory, Trajectory)
+            and isinstance(sample.score, Scored)
+            and self.policy in (None, sample.trajectory.policy)
         )
 
     @property

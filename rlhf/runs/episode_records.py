@@ -198,6 +198,7 @@ def _played(sample: Sample) -> dict[str, Any]:
     return _reward(sample) | _tokens(trajectory.segments) | {
         "response": trajectory.response,
         "status": trajectory.status.value,
+        "policy": trajectory.policy or None,
         "engine": trajectory.engine or None,
         "generate_seconds": round(trajectory.timings.generate_seconds, 6),
         "environment_seconds": round(trajectory.timings.environment_seconds, 6),

@@ -70,6 +70,7 @@ SCHEMA = pa.schema(
         "sampled_tokens": pa.int32(),
         "conversation": _MESSAGES,
         "role": pa.string(),
+        "policy": pa.string(),
         "malformed_calls": pa.int32(),
         "cut_replies": pa.int32(),
         "constrained_replies": pa.int32(),

@@ -112,6 +112,7 @@ def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
         response=record.response or "",
         engine=record.engine or "",
         role=record.role or "agent",
+        policy=record.policy or "",
         conversation=tuple(Message(role=one["role"], content=one["content"]) for one in record.conversation or ()),
         malformed_calls=record.malformed_calls or 0,
         cut_replies=record.cut_replies or 0,

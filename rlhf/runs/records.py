@@ -95,6 +95,8 @@ class EpisodeRecord:
     `tool_call_id` that it answers. Training reads `token_ids`."""
     role: str | None = None
     """With an environment: the role whose turns these are."""
+    policy: str | None = None
+    """With `policies` in the recipe: the one that played it."""
     malformed_calls: int | None = None
     """Number of replies with malformed tool calls."""
     cut_replies: int | None = None

@@ -106,12 +106,15 @@ def assert_same(group: Group, other: Group) -> None:
     assert len(group.trainable) == len(other.trainable) > 0
     for (index, one, score), (place, two, value) in zip(group.trainable, other.trainable, strict=True):
         assert (index, score, one.status, one.response) == (place, value, two.status, two.response)
+        assert one.policy == two.policy
         for first, second in zip(one.segments, two.segments, strict=True):
             assert_same_segment(first, second)
 
 
 def test_a_trained_group_comes_back_bit_for_bit(tmp_path: Path) -> None:
     group = replace(sound(4), baseline=sound(9).samples[1])
+    first, *rest = group.samples
+    group = replace(group, samples=(replace(first, trajectory=replace(first.trajectory, policy="solver")), *rest))
     (back,) = recorded_groups(written(tmp_path, ended_in_update([group], updated(group), 1)))
     assert_same(back, group)
     assert back.baseline is not None

@@ -92,6 +92,18 @@ def test_samples_without_a_score_are_not_there() -> None:
     assert batch.samples == ((0, 0), (0, 2), (0, 3), (1, 0), (1, 2), (1, 3))
 
 
+def test_a_group_read_for_one_policy_has_that_policy_s_samples_at_their_places() -> None:
+    (group,) = made_groups(1, 4)
+    samples = [
+        replace(one, trajectory=replace(one.trajectory, policy="ab"[index % 2]))
+        for index, one in enumerate(group.samples)
+    ]
+    group = replace(group, samples=tuple(samples))
+    assert made_batch([replace(group, policy="a")]).samples == ((0, 0), (0, 2))
+    assert made_batch([replace(group, policy="b")]).samples == ((0, 1), (0, 3))
+    assert replace(group, policy="c").trainable == ()
+
+
 def test_environment_tokens_between_turns_are_context_and_not_trained() -> None:
     rng = np.random.default_rng(0)
     plain = made_segment(rng, 3, 6)
