@@ -27,6 +27,7 @@ BENCHMARKS = {
     "saves": "benchmarks.saves.command",
     "sweep": "benchmarks.sweep.command",
     "what_to_play": "benchmarks.what_to_play.command",
+    "wires": "benchmarks.wires.command",
 }
 """Name to the module whose `main(arguments)` runs it; imported only when asked for."""
 
