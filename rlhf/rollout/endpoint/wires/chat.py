@@ -11,7 +11,6 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from rlhf.rollout.endpoint.sessions import ChatRefused
 from rlhf.rollout.endpoint.wires.wire import Answer, Arguments, Text, Wanted, Wire, WireRequest, event
 from rlhf.types import Message, Tool, ToolCall
 
@@ -202,6 +201,4 @@ CHAT = Wire(
     prefix="chatcmpl-",
     request=ChatRequest,
     answer=ChatAnswer,
-    error=ChatRefused.as_json,
-    failed=lambda refused: event(refused.as_json()),
 )

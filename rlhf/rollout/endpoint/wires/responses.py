@@ -286,6 +286,5 @@ RESPONSES = Wire(
     prefix="resp_",
     request=ResponsesRequest,
     answer=ResponsesAnswer,
-    error=ChatRefused.as_json,
     failed=_failed,
 )

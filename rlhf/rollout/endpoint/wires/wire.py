@@ -237,6 +237,12 @@ class Answer(ABC, Generic[R]):
         return (thought, text.strip()) if thought else ("", content)
 
 
+def event(body: dict[str, object] | dict[str, Any], name: str | None = None) -> bytes:
+    """Return an event of a stream. In ASCII: some clients end a line at U+2028."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(body, allow_nan=False)}\n\n".encode()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
     """A format of requests at `path`, of their answers, whose ids begin with `prefix`, and of errors. `failed` is the
@@ -246,15 +252,9 @@ class Wire:
     prefix: str
     request: type[WireRequest]
     answer: type[Answer[Any]]
-    error: Callable[[ChatRefused], dict[str, object]]
-    failed: Callable[[ChatRefused], bytes]
+    error: Callable[[ChatRefused], dict[str, object]] = ChatRefused.as_json
+    failed: Callable[[ChatRefused], bytes] = lambda refused: event(refused.as_json())
     alive: bytes = b": keep-alive\n\n"
-
-
-def event(body: dict[str, object] | dict[str, Any], name: str | None = None) -> bytes:
-    """Return an event of a stream. In ASCII: some clients end a line at U+2028."""
-    head = f"event: {name}\n" if name else ""
-    return f"{head}data: {json.dumps(body, allow_nan=False)}\n\n".encode()
 
 
 def joined_parts(parts: Sequence[Message]) -> tuple[Message, ...]:
