@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -19,7 +22,7 @@ from rlhf.runs.episode_parts import write_part
 from rlhf.runs.episode_records import ended_served, records_of
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.records import EpisodeRecord
-from rlhf.types import Message, Sampling, Task, Trajectory
+from rlhf.types import Message, Sampling, Task, TokenKind, Trajectory
 from tests.ecosystem.venvs import ROOT, run
 from tests.rollout.endpoint.asking import Agent, assistant, user
 from tests.rollout.endpoint.serving import scripted
@@ -130,3 +133,100 @@ def test_sound_episodes_are_trajectories_of_atif(records: list[EpisodeRecord], t
         f"{text}<|im_end|>" for text in (CALL, "2 \u2014 or two", "2")
     ]
     assert once["messages"] == ["1+2?", "3"]
+
+
+Fault = Callable[[EpisodeRecord], EpisodeRecord]
+PER_TOKEN = ("token_ids", "kinds", "behaviour_logprobs", "versions")
+
+
+def inserted(record: EpisodeRecord, place: int, values: dict[str, list[Any]], *, segment: int) -> EpisodeRecord:
+    """The record with tokens that are inserted into that segment, whose turns come later."""
+    columns = {name: np.insert(getattr(record, name), place, values[name]) for name in PER_TOKEN}
+    more = len(values["token_ids"])
+    lengths = [length + more * (number == segment) for number, length in enumerate(record.segment_lengths)]
+    turns = [
+        turn | ({"start": turn["start"] + more, "stop": turn["stop"] + more} if turn["segment"] == segment else {})
+        for turn in record.turns
+    ]
+    return replace(record, **columns, segment_lengths=lengths, turns=turns)
+
+
+def begin(record: EpisodeRecord, segment: int) -> int:
+    return sum(record.segment_lengths[:segment])
+
+
+def another_token(record: EpisodeRecord, place: int) -> EpisodeRecord:
+    tokens = record.token_ids.copy()
+    tokens[place] = TOKENIZER.encode("x" if tokens[place] == TOKENIZER.encode("z")[0] else "z")[0]
+    return replace(record, token_ids=tokens)
+
+
+def credited_in_two_turns(record: EpisodeRecord) -> EpisodeRecord:
+    return replace(record, turns=[record.turns[-1] | {"terminated": False}, *record.turns])
+
+
+def credited_in_two_contexts(record: EpisodeRecord) -> EpisodeRecord:
+    """The reply that the last context repeats as its prompt is trained there once more, and all numbers agree."""
+    last = max(turn["segment"] for turn in record.turns)
+    first = next(turn for turn in record.turns if turn["message"] is not None)
+    again = slice(begin(record, last) + first["start"], begin(record, last) + first["stop"])
+    sampled = slice(begin(record, first["segment"]) + first["start"], begin(record, first["segment"]) + first["stop"])
+    assert (record.token_ids[again] == record.token_ids[sampled]).all()
+    columns = {name: getattr(record, name).copy() for name in PER_TOKEN}
+    for column in columns.values():
+        column[again] = column[sampled]
+    turns = [*record.turns[:-1], first | {"segment": last}, record.turns[-1]]
+    more = record.sampled_tokens + again.stop - again.start
+    return replace(record, **columns, turns=turns, sampled_tokens=more)
+
+
+def with_prompt_encoded_otherwise(record: EpisodeRecord, segment: int) -> EpisodeRecord:
+    """The first token of that context is written with the tokens of its letters."""
+    place, letters = begin(record, segment), [TOKENIZER.encode(one)[0] for one in "<|im_start|>"]
+    assert TOKENIZER.decode([record.token_ids[place]]) == TOKENIZER.decode(letters)
+    tokens = record.token_ids.copy()
+    tokens[place] = letters[-1]
+    more = {name: [value] * (len(letters) - 1) for name, value in zip(PER_TOKEN, (0, 0, np.nan, -1), strict=True)}
+    more["token_ids"] = letters[:-1]
+    return inserted(replace(record, token_ids=tokens), place, more, segment=segment)
+
+
+def sampled_in_main(record: EpisodeRecord) -> list[int]:
+    return np.flatnonzero(record.kinds == TokenKind.ACTION).tolist()
+
+
+def test_any_changed_token_of_a_main_reply_is_found_by_the_audit(records: list[EpisodeRecord], tmp_path: Path) -> None:
+    TOKENIZER.save_pretrained(tmp_path / "tokenizer")
+    texts, known = texts_of(RunFolder(tmp_path)), {}
+    assert [fault for record in records for fault in faults_of_episode(record, RECIPE, texts, known)] == []
+    missed = [
+        (record.ordinal, place)
+        for record in records
+        for place in sampled_in_main(record)
+        if not [*faults_of_episode(another_token(record, place), RECIPE, texts, known)]
+    ]
+    assert missed == [], [TOKENIZER.decode(records[at].token_ids[: place + 1])[-40:] for at, place in missed]
+
+
+@pytest.mark.parametrize("fault", [credited_in_two_turns, credited_in_two_contexts])
+def test_a_reply_that_is_credited_twice_is_refused_by_openenv_and_found_by_the_audit(
+    records: list[EpisodeRecord], tmp_path: Path, fault: Fault
+) -> None:
+    faulty = fault(records[AGENT])
+    assert "duplicate node_ids" in checked(tmp_path, faulty)["refused"]
+    assert audited(tmp_path, faulty)
+
+
+@pytest.mark.parametrize(("episode", "segment"), [(AGENT, 0), (AGENT, 3), (ENVIRONMENT, 0), (ONE_REPLY, 0)])
+def test_a_prompt_that_was_encoded_anew_is_found_by_the_audit(
+    records: list[EpisodeRecord], tmp_path: Path, episode: int, segment: int
+) -> None:
+    [fault] = audited(tmp_path, with_prompt_encoded_otherwise(records[episode], segment))
+    assert "has other tokens than those of their text" in fault
+
+
+def test_a_context_that_was_encoded_anew_is_a_root_of_its_own_to_openenv(
+    records: list[EpisodeRecord], tmp_path: Path
+) -> None:
+    faulty = with_prompt_encoded_otherwise(records[AGENT], 3)
+    assert checked(tmp_path, faulty)["roots"] == 5, "and 4 in the sound episode"

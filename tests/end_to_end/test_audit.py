@@ -14,9 +14,10 @@ import pytest
 
 from rlhf.apps.audit.audit_run import AuditCheck, audit_run
 from rlhf.apps.cli.audit import run_audit
+from rlhf.models.tiny import START, byte_tokenizer
 from rlhf.recipe.loading import load_recipe
 from rlhf.runs.episode_parts import parts_in, read_episodes, write_part
-from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
+from rlhf.runs.records import PER_TOKEN, EpisodeOutcome, EpisodeRecord
 from rlhf.runs.stored_run import read_run
 from rlhf.trainer.checkpoint import MANIFEST, checkpoints, checksums
 from tests.end_to_end.running import QUICKSTART, SMALL, train
@@ -122,6 +123,19 @@ def of_another_run(records: list[EpisodeRecord]) -> list[EpisodeRecord]:
     return [replace(one, reward=1 - (one.reward or 0), advantage=-(one.advantage or 0)) for one in records]
 
 
+def encoded_otherwise(records: list[EpisodeRecord]) -> list[EpisodeRecord]:
+    """The mark that begins a prompt is written with the tokens of its letters."""
+    one, tokenizer = records[0], byte_tokenizer()
+    letters = [tokenizer.encode(letter)[0] for letter in START]
+    more = len(letters) - 1
+    known = {name: column for name in PER_TOKEN if (column := getattr(one, name)) is not None}
+    columns = {name: np.insert(column, 0, [column[0]] * more) for name, column in known.items()}
+    columns["token_ids"][: len(letters)] = letters
+    turns = [turn | {"start": turn["start"] + more, "stop": turn["stop"] + more} for turn in one.turns or []]
+    lengths = [len(columns["token_ids"])]
+    return [replace(one, **columns, turns=turns, segment_lengths=lengths), *records[1:]]
+
+
 def checkpoint_of_another_run(run: Path) -> None:
     path = checkpoints(run / "checkpoints")[-1]
     state = json.loads((path / "trainer_state.json").read_text())
@@ -188,6 +202,8 @@ LIES: dict[str, tuple[str, Lie]] = {
     "a group was admitted later than it was played": ("tokens", first(admitted_version=lambda _: 2)),
     "a token is another": ("tokens", at_first_action("token_ids", 40)),
     "a token is the policy's": ("tokens", first(kinds=lambda record: np.ones_like(record.kinds))),
+    "a prompt is encoded otherwise": ("tokens", rewritten(encoded_otherwise)),
+    "a reply is credited twice": ("tokens", first(turns=lambda one: [*one.turns, *one.turns])),
     "a log-prob is missing": ("tokens", at_first_action("behaviour_logprobs", np.nan)),
     "a learner's log-prob is another": ("metrics", at_first_action("proximal_logprobs", -9.0, 1)),
     "an entropy is another": ("metrics", at_first_action("entropies", 2.5, 1)),

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from math import isclose
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from rlhf.chat.thinking import HEADER_TOKENS
+from rlhf.chat.tool_calls import FORMATS
+from rlhf.chat.tool_format_names import AUTO, OWN_FORMATS
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.reward import QUICK
 from rlhf.runs.folder import RunFolder
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
-from rlhf.types import EpisodeStatus, TokenKind
+from rlhf.types import MAIN_THREADS, EpisodeStatus, TokenKind
 
-Texts = Callable[[Sequence[int] | str], str]
-"""Returns the text of tokens, or a text as the tokenizer reads it, without added tokens and white space: templates
-write and strip these."""
 Asked = dict[tuple[str | None, int], object]
 """Task, prompt and answer, by evaluation set and ordinal."""
 ROUNDING = 1e-4
@@ -48,33 +50,119 @@ def _faults(record: EpisodeRecord, recipe: Recipe, texts: Texts | None) -> Itera
             yield "was trained and has no tokens"
         return
     acted = record.kinds == TokenKind.ACTION
-    wrong = [*_columns(record, acted, recipe)]
-    yield from wrong or chain(_reward(record, recipe), _texts(record, acted, texts) if texts else ())
+    wrong = [*_columns(record, acted, recipe)] or [*_turns(record)]
+    yield from wrong or _reward(record, recipe)
+    if texts and not wrong:
+        yield from chain(_texts(record, acted, texts), _replies(record, recipe, texts), _unsampled(record, texts))
     if record.turns and record.turns[-1]["truncated"] != (record.status == EpisodeStatus.TRUNCATED):
         yield f"is {record.status}, and its last turn says otherwise"
+
+
+class Texts:
+    """The texts of a run's tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self._read_calls = tokenizer, False
+        self._added = [one.content for one in tokenizer.get_added_tokens_decoder().values()]
+        self._tokens = cache(lambda text: tuple(tokenizer.encode(text, add_special_tokens=False).ids))
+        self._exact = (json.loads(tokenizer.to_str())["decoder"] or {}).get("type") == "ByteLevel"
+
+    def whole(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=False))
+
+    def __call__(self, tokens: Sequence[int] | str) -> str:
+        """Return the text of tokens, or a text as the tokenizer reads it, without added tokens and white space:
+        templates write and strip these."""
+        text = self.whole(self._tokens(tokens) if isinstance(tokens, str) else tokens)
+        for one in self._added:
+            text = text.replace(one, "")
+        return "".join(text.split())
+
+    def are_encoded(self, tokens: Sequence[int]) -> bool:
+        """Whether the tokenizer encodes their text as these tokens; true for tokenizers that lose part of a text."""
+        return not self._exact or self._tokens(self.whole(tokens)) == tuple(tokens)
+
+    def reads(self, text: str, message: Mapping[str, Any]) -> bool:
+        """Whether a format of ours reads this message in a reply; true for calls while none has read one of this run,
+        whose format may be another."""
+        calls = [(one["name"], one["arguments"]) for one in message.get("tool_calls", ())]
+        parsed = [read(text, thinking=begun) for read in FORMATS.values() for begun in (False, True)]
+        found = [([(call.name, call.arguments) for call in one.calls], self(one.beside)) for one in parsed]
+        known = (calls, self(message["content"])) in found
+        self._read_calls |= known and bool(calls)
+        return (known and bool(calls or message["content"])) or (bool(calls) and not self._read_calls)
 
 
 def texts_of(folder: RunFolder) -> Texts | None:
     """Return the texts of the run's tokenizer; None without one."""
     file = folder.tokenizer / "tokenizer.json"
-    if not file.is_file():
-        return None
-    tokenizer = Tokenizer.from_file(str(file))
-    added = [one.content for one in tokenizer.get_added_tokens_decoder().values()]
+    return Texts(Tokenizer.from_file(str(file))) if file.is_file() else None
 
-    @cache
-    def read(text: str) -> str:
-        return plain(tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def plain(tokens: Sequence[int] | str) -> str:
-        if isinstance(tokens, str):
-            return read(tokens)
-        text = str(tokenizer.decode(tokens, skip_special_tokens=False))
-        for one in added:
-            text = text.replace(one, "")
-        return "".join(text.split())
+def _turns(record: EpisodeRecord) -> Iterator[str]:
+    """Report turns that are not the sampled tokens, each once, or not each a reply of the conversation."""
+    left, said, replies = _sampled(record).astype(int), record.conversation or (), list[int | None]()
+    for turn, segment, start, stop in _placed(record):
+        left[start:stop] -= 1
+        if turn.get("message") is not None or segment in MAIN_THREADS:
+            replies.append(turn.get("message"))
+    if record.turns and left.any():
+        yield "has other turns than its sampled tokens, each once"
+    known = {one for one in replies if one is not None and one < len(said) and said[one]["role"] == "assistant"}
+    if replies.count(None) < len(replies) != len(known):
+        yield "has turns that are not each a reply of its conversation"
 
-    return plain
+
+def _placed(record: EpisodeRecord) -> Iterator[tuple[Mapping[str, Any], str, int, int]]:
+    """Iterate over the turns, each with the kind of its context and with its range in the columns."""
+    begins = [0, *accumulate(record.segment_lengths or ())]
+    for turn in record.turns or ():
+        number = turn["segment"]
+        thread = record.segment_threads[number] if record.segment_threads else "main"
+        yield turn, thread, begins[number] + turn["start"], begins[number] + turn["stop"]
+
+
+def _sampled(record: EpisodeRecord) -> NDArray[np.bool_]:
+    assert record.kinds is not None
+    return np.isin(record.kinds, (int(TokenKind.ACTION), int(TokenKind.UNTRAINED)))
+
+
+def _replies(record: EpisodeRecord, recipe: Recipe, texts: Texts) -> Iterator[str]:
+    """Report where the tokens of a turn are not those of its message. A message that is no UTF-8 cannot be compared."""
+    assert record.token_ids is not None
+    played = recipe.environment or recipe.agent
+    partly = record.cut_replies or (played is not None and played.tool_format not in (AUTO, *OWN_FORMATS))
+    for turn, _, start, stop in _placed(record):
+        if (place := turn.get("message")) is None or record.conversation is None:
+            continue
+        tokens, message = record.token_ids[start:stop].tolist(), record.conversation[place]
+        text, last, said = texts.whole(tokens), texts(tokens), texts(message["content"])
+        seen = texts(record.token_ids[max(start - HEADER_TOKENS, 0) : stop].tolist())  # a header may open the thinking
+        same = said in last if partly else said.endswith(last) and seen.endswith(said)
+        right = "\ufffd" in message["content"] or (same and (partly or not message.get("tool_calls")))
+        if not right and not texts.reads(text, message):
+            yield f"has tokens of another text than its message {place}"
+
+
+def _unsampled(record: EpisodeRecord, texts: Texts) -> Iterator[str]:
+    """Report tokens that were not sampled, and that the tokenizer does not give for their text. A context may begin
+    with that of another, replies included. Replies under a grammar are no turns, so where they are is not known."""
+    bounds = [0, *accumulate(record.segment_lengths or ())]
+    own, turns = _sampled(record), [*_placed(record)]
+    assert record.token_ids is not None
+    for begin, end in pairwise(bounds if not record.constrained_replies else ()):
+        tokens, sampled = record.token_ids[begin:end], own[begin:end].copy()
+        for other, stop in pairwise(bounds):
+            both = min(end - begin, stop - other)
+            differ = np.flatnonzero(tokens[:both] != record.token_ids[other : other + both])
+            agree = other + (int(differ[0]) if len(differ) else both)
+            for _, _, first, last in turns:
+                if other <= first and last <= agree:
+                    sampled[first - other : last - other] = True
+        for run in np.split(np.arange(len(tokens)), np.flatnonzero(np.diff(sampled)) + 1):
+            if len(run) and not sampled[run[0]] and not texts.are_encoded(tokens[run].tolist()):
+                yield f"has other tokens than those of their text, from token {begin + run[0]}"
 
 
 def _texts(record: EpisodeRecord, acted: NDArray[np.bool_], texts: Texts) -> Iterator[str]:
@@ -117,7 +205,7 @@ def _columns(record: EpisodeRecord, acted: NDArray[np.bool_], recipe: Recipe) ->
         yield f"says {record.sampled_tokens} sampled tokens and has {acted.sum()}"
     critic = recipe.trainer.critic
     waits = critic is not None and (record.update or 0) <= critic.warmup_updates
-    sampled = acted | (record.kinds == TokenKind.UNTRAINED)
+    sampled = _sampled(record)
     for name, column in there.items():
         known = column >= 0 if name == "versions" else np.isfinite(column)
         expected = sampled if name in OF_THE_ENGINE else acted
