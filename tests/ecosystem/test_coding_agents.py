@@ -28,6 +28,7 @@ from rlhf.runs.records import EpisodeRecord
 from rlhf.types import Message, Task
 from tests.commanded import commanded
 from tests.ecosystem.venvs import PROGRAM_SECONDS, ROOT, python
+from tests.ecosystem.venvs import run as outside
 from tests.end_to_end.running import Run, train
 from tests.pace import scaled
 from tests.warm.command_line import rlhf
@@ -180,3 +181,10 @@ def test_each_reply_to_an_agent_is_trained_once(agent: str, runs: Any, model: Pa
         check(episode, agent, model)
     audited = rlhf("audit", run.folder)
     assert audited.returncode == 0, audited.stdout
+    exports = {form: run.folder / form for form in ("openenv", "atif")}
+    for form, output in exports.items():
+        assert rlhf("episodes", run.folder, "--format", form, "-o", output).returncode == 0
+    traces = outside("openenv", "openenv_check.py", str(exports["openenv"]))
+    assert [(one["refused"], one["fatal"], one["trained"]) for one in traces] == [(None, [], 4)] * 8
+    trajectories = outside("atif", "atif_check.py", str(exports["atif"])).values()
+    assert [sum(map(len, one["replies"])) for one in trajectories] == [4] * 8
