@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -110,6 +111,11 @@ def load_policy(
         model.generation_config, _ = savable(read_generation(path) or model.generation_config)
     ready_to_train(model, gradient_checkpointing=gradient_checkpointing, offload_activations=offload_activations)
     return model
+
+
+def sharing_weights(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of the modules over the same parameters and buffers: adapters of one leave the other as it is."""
+    return copy.deepcopy(model, {id(shared): shared for shared in (*model.parameters(), *model.buffers())})
 
 
 def loading_model(setting: str, path: str, config: Any, loader: str = LIBRARY) -> AbstractContextManager[None]:

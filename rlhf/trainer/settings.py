@@ -35,6 +35,8 @@ class LearnerSettings:
     routing: RoutingMode = "ignore"
     seed: int = 0
     """The seed of the run."""
+    policy: str = ""
+    """The policy's name among several over one base, which its state leaves out: the base never changes."""
 
     @property
     def bucket_bytes(self) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rlhf.errors import ModelError
 from rlhf.models.config import LoraConfig, TinyModelConfig
-from rlhf.models.loading import load_policy
+from rlhf.models.loading import load_policy, sharing_weights
 from rlhf.models.lora import add_lora, lora_for_model, low_ranks, save_adapter, without_adapter
 from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import load_scalar
@@ -47,6 +47,21 @@ def logits(model: nn.Module) -> Tensor:
     with torch.no_grad():
         found: Tensor = model(IDS).logits
     return found
+
+
+def test_two_adapters_share_a_base_that_neither_changes(folder: str) -> None:
+    base = load_policy(folder)
+    alone, shared = logits(base), {id(tensor) for tensor in (*base.parameters(), *base.buffers())}
+    solver, proposer = (add_lora(sharing_weights(base), LoraConfig(rank=rank)) for rank in (4, 8))
+    for low in low_ranks(solver).values():
+        nn.init.normal_(low.b, std=0.1, generator=torch.Generator().manual_seed(1))
+    for policy in (solver, proposer):
+        held = {id(tensor) for tensor in (*policy.parameters(), *policy.buffers())}
+        own = {id(tensor) for low in low_ranks(policy).values() for tensor in (low.a, low.b)}
+        assert held == shared | own
+    assert not torch.equal(logits(solver), alone)
+    assert torch.equal(logits(proposer), alone)
+    assert torch.equal(logits(base), alone)
 
 
 @pytest.mark.parametrize("left", ["adapter_config.json", "adapter_model.safetensors"])

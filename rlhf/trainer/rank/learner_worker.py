@@ -13,9 +13,11 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from rlhf.cluster.interfaces import LOOPBACK, own_address
@@ -24,6 +26,8 @@ from rlhf.trainer.settings import LearnerSettings, Trained
 from rlhf.weight_sync.types import GroupAddress
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from rlhf.trainer.rank.pair_ranks import PreferenceRank, RewardRank
     from rlhf.trainer.rank.policy_rank import Rank
 
@@ -39,10 +43,21 @@ class LearnerWorker:
     """Holds one rank: `policy`, `preferences` and `pairs` are it, for callers who know what it learns. Call `start`
     first; only `group_address` may come before it."""
 
-    def __init__(self, name: str = "learner-0", *, loopback: bool = False) -> None:
-        """With `loopback` all peers of this worker are on its machine, and no other machine can connect."""
-        self.name, self._loopback = name, loopback
+    def __init__(
+        self, name: str = "learner-0", *, loopback: bool = False, base: list[PreTrainedModel] | None = None
+    ) -> None:
+        """With `loopback` all peers of this worker are on its machine, and no other machine can connect. Workers of one
+        process with the same `base`, a list that begins empty, share the base's weights."""
+        self.name, self._loopback, self._base = name, loopback, base
         self._rank: Rank | RewardRank | None = None
+        self.policies = SimpleNamespace()
+
+    def divide(self, names: Sequence[str]) -> None:
+        """Hold several policies over one base, each in a worker of its own, `policies.NAME`, to be started in turn."""
+        self.stop()
+        base: list[PreTrainedModel] = []
+        workers = {name: LearnerWorker(f"{self.name}/{name}", loopback=self._loopback, base=base) for name in names}
+        self.policies = SimpleNamespace(**workers)
 
     def group_address(self, backend: str = "gloo") -> GroupAddress:
         """Return an address at which other processes can connect to this worker: its host's, and a port that is held
@@ -72,8 +87,8 @@ class LearnerWorker:
         from rlhf.trainer.rank.pair_ranks import PreferenceRank, RewardRank
         from rlhf.trainer.rank.policy_rank import Rank
 
-        kinds: Mapping[Trained, type[Rank | RewardRank]]
-        kinds = {"policy": Rank, "preference": PreferenceRank, "reward_model": RewardRank}
+        kinds: Mapping[Trained, Callable[[int, int, LearnerSettings], Rank | RewardRank]]
+        kinds = {"policy": partial(Rank, base=self._base), "preference": PreferenceRank, "reward_model": RewardRank}
         with freed_at_once():
             self._rank = kinds[settings.trains](rank, world_size, settings)
         return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}
@@ -99,6 +114,8 @@ class LearnerWorker:
     def stop(self) -> None:
         """Release the model and its optimizer. The process group stays until the process ends: DeepSpeed keeps handles
         to it, and a later `start` in this process reuses it."""
+        for part in vars(self.policies).values():
+            part.stop()
         if self._rank is not None:
             self._rank.stop()
             self._rank = None

@@ -72,8 +72,9 @@ class ModelRank:
         self._snapshot = Snapshot(path)
         create = self._snapshot.create
         own = self._save_state(path, create)
-        with freed_at_once():  # or the allocator keeps a gap for each weight, too small for the next
-            own += self._export(path / MODEL, create)
+        if not self.settings.policy:
+            with freed_at_once():  # or the allocator keeps a gap for each weight, too small for the next
+                own += self._export(path / MODEL, create)
         own += self._export_adapter(path / ADAPTER)
         if self.average:
             own += self.average.save(path / "ema", create)
@@ -93,7 +94,7 @@ class ModelRank:
 
     def _save_state(self, path: Path, create: Create) -> list[Path]:
         """Save the ranks' state; return the files of this one."""
-        return zero.save(self.engine, path / "state", self.rank, create)
+        return zero.save(self.engine, path / "state", self.rank, create, frozen=not self.settings.policy)
 
     def load(self, path: Path) -> PolicyVersion:
         try:
@@ -110,7 +111,8 @@ class ModelRank:
         return int(saved["version"])
 
     def _load_state(self, path: Path) -> None:
-        zero.load(self.engine, path / "state", self.settings.trainer.optimizer, self.rank)
+        optimizer, frozen = self.settings.trainer.optimizer, not self.settings.policy
+        zero.load(self.engine, path / "state", optimizer, self.rank, frozen=frozen)
 
     def export(self, path: Path) -> None:
         """Export a model folder: weights by all ranks, configuration, tokenizer and chat template by rank 0. The folder

@@ -14,11 +14,12 @@ import torch
 import torch.distributed
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from rlhf.config import is_piece
 from rlhf.errors import CheckpointError, ModelError
 from rlhf.models.config import LoraConfig
-from rlhf.models.loading import load_policy
+from rlhf.models.loading import load_policy, sharing_weights
 from rlhf.models.lora import add_lora, without_adapter
 from rlhf.models.policy import PolicyModel
 from rlhf.models.probe import proved_rows
@@ -56,11 +57,14 @@ from rlhf.weight_sync.types import Manifest, Rendezvous, Seconds
 
 
 class Rank(ModelRank):
-    """One rank's policy, with its reference and its critic where the recipe needs them."""
+    """One rank's policy, with its reference and its critic where the recipe needs them. Policies over one `base` share
+    its weights: the first puts the model into the list."""
 
-    def __init__(self, rank: int, world_size: int, settings: LearnerSettings) -> None:
+    def __init__(
+        self, rank: int, world_size: int, settings: LearnerSettings, *, base: list[PreTrainedModel] | None = None
+    ) -> None:
         checkpointing, lora = settings.model.gradient_checkpointing, settings.model.lora
-        self.policy = _load(settings, world_size, gradient_checkpointing=checkpointing, lora=lora)
+        self.policy = _load(settings, world_size, gradient_checkpointing=checkpointing, lora=lora, base=base)
         self.reference = _reference(settings, world_size)
         super().__init__(self.policy, rank, world_size, settings)
         self.critic = Critic(settings.trainer.critic, settings, world_size) if settings.trainer.critic else None
@@ -344,18 +348,30 @@ def _filled(routing: Routing, shape: tuple[int, ...]) -> Routing:
 
 
 def _load(
-    settings: LearnerSettings, world_size: int, *, gradient_checkpointing: int, lora: LoraConfig | None = None
+    settings: LearnerSettings,
+    world_size: int,
+    *,
+    gradient_checkpointing: int,
+    lora: LoraConfig | None = None,
+    base: list[PreTrainedModel] | None = None,
 ) -> PolicyModel:
-    model = load_policy(
-        settings.model_path,
-        dtype=settings.model.dtype,
-        attention=settings.model.attention,
-        gradient_checkpointing=gradient_checkpointing,
-        offload_activations=settings.model.offload_activations,
-        trust_remote_code=settings.model.trust_remote_code,
-        loader=settings.model.loader,
-        sharding=zero.sharding(settings, world_size),
+    model = (
+        base[0]
+        if base
+        else load_policy(
+            settings.model_path,
+            dtype=settings.model.dtype,
+            attention=settings.model.attention,
+            gradient_checkpointing=gradient_checkpointing,
+            offload_activations=settings.model.offload_activations,
+            trust_remote_code=settings.model.trust_remote_code,
+            loader=settings.model.loader,
+            sharding=zero.sharding(settings, world_size),
+        )
     )
+    if base is not None:
+        base[:] = [model]  # stays as it is loaded: adapters and DeepSpeed change the modules that they get
+        model = sharing_weights(model)
     with module_by_module(model):
         rows = proved_rows(model, settings.model_path, device=settings.device, packing=settings.trainer.packing)
     return as_policy(add_lora(model, lora), settings, rows).to(settings.device)

@@ -91,12 +91,13 @@ class SliceIndex:
             )
 
 
-def engine_slices(engine: Any, rank: int) -> Iterator[StateSlice]:
+def engine_slices(engine: Any, rank: int, *, frozen: bool) -> Iterator[StateSlice]:
     """Iterate over the state of a rank between two updates. A parameter that is trained has its float32 master weights,
-    and moments once it has taken a step; its weight in the model's precision follows from the master weights."""
+    and moments once it has taken a step; its weight in the model's precision follows from the master weights. A
+    `frozen` one has its weight, where wanted."""
     for name, weight in engine.module.named_parameters():
         place = optimizer_slice(engine, weight, rank) if weight.requires_grad else None
-        if not weight.requires_grad:
+        if frozen and not weight.requires_grad:
             yield weight_slice(name, weight, FROZEN, local_part(weight), rank)
         elif place is not None:
             yield place.piece(name, MASTER, place.flat)

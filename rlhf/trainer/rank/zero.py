@@ -174,16 +174,17 @@ def pass_over(engine: Any, steps: int) -> None:
         engine.lr_scheduler.step()
 
 
-def save(engine: Any, folder: Path, rank: int, create: Create) -> list[Path]:
-    """Write what this rank holds of weights and moments, and on rank 0 the schedule's position; returns its files."""
-    own = write_slices(folder / f"rank-{rank:05d}.safetensors", engine_slices(engine, rank), create)
+def save(engine: Any, folder: Path, rank: int, create: Create, *, frozen: bool = True) -> list[Path]:
+    """Write what this rank holds of weights, also `frozen` ones, and moments, and on rank 0 the schedule's position;
+    returns its files."""
+    own = write_slices(folder / f"rank-{rank:05d}.safetensors", engine_slices(engine, rank, frozen=frozen), create)
     if rank == 0:
         (folder / SCALARS).write_text(json.dumps(scalars(engine)))
         own.append(folder / SCALARS)
     return own
 
 
-def load(engine: Any, folder: Path, config: OptimizerConfig, rank: int) -> None:
+def load(engine: Any, folder: Path, config: OptimizerConfig, rank: int, *, frozen: bool = True) -> None:
     """Continue from `save`, also with other ranks or another stage, with the optimizer's settings from `config`.
     Raises `CheckpointError`. Collective."""
     index = SliceIndex(folder)
@@ -195,7 +196,7 @@ def load(engine: Any, folder: Path, config: OptimizerConfig, rank: int) -> None:
     weights = dict(engine.module.named_parameters())
     release(weights.values())
     with torch.no_grad():
-        for piece in engine_slices(engine, rank):
+        for piece in engine_slices(engine, rank, frozen=frozen):
             index.fill(piece)
         for name, weight in weights.items():
             if weight.requires_grad:  # in the model's precision, as the optimizer writes it after a step
