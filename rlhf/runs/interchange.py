@@ -15,7 +15,7 @@ from rlhf.errors import DataError
 from rlhf.runs.records import EpisodeRecord
 from rlhf.types import MAIN_THREADS, TokenKind
 
-ABOUT = ("task", "group_name", "outcome", "update", "role", "status", "answer", "reward", "reward_parts")
+ABOUT = ("task", "group_name", "outcome", "update", "role", "policy", "status", "answer", "reward", "reward_parts")
 """Columns of an episode that neither format has a place for."""
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from rlhf.types import (
     Ticket,
     Timings,
     TokenKind,
+    ToolCall,
     Trajectory,
     Turn,
     Unscored,
@@ -113,7 +115,7 @@ def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
         engine=record.engine or "",
         role=record.role or "agent",
         policy=record.policy or "",
-        conversation=tuple(Message(role=one["role"], content=one["content"]) for one in record.conversation or ()),
+        conversation=tuple(map(_message, record.conversation or ())),
         malformed_calls=record.malformed_calls or 0,
         cut_replies=record.cut_replies or 0,
         constrained_replies=record.constrained_replies or 0,
@@ -128,6 +130,12 @@ def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
     weight = float(only_turns) if record.turn_weight is None else record.turn_weight  # older records have no weight
     score = Scored(value=record.reward, parts=parts, turn_weight=weight, only_turns=only_turns)
     return Sample(trajectory=trajectory, score=score)
+
+
+def _message(said: Mapping[str, Any]) -> Message:
+    """Return a message as it was recorded; calls have no id in records of earlier versions."""
+    calls = tuple(ToolCall(**{"id": "", **call}) for call in said.get("tool_calls", ()))
+    return Message(role=said["role"], content=said["content"], tool_calls=calls, tool_call_id=said.get("tool_call_id"))
 
 
 def _segments(record: EpisodeRecord, file: Path) -> tuple[Segment, ...]:

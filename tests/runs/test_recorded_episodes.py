@@ -24,10 +24,12 @@ from rlhf.types import (
     Failed,
     Filtered,
     Group,
+    Message,
     Sample,
     Segment,
     Ticket,
     TokenKind,
+    ToolCall,
     TrainedSample,
     Trajectory,
     Turn,
@@ -55,7 +57,10 @@ def with_turns(group: Group) -> Group:
             )
         )
     first = group.samples[0]
-    trajectory = replace(first.trajectory, segments=tuple(segments), status=EpisodeStatus.TRUNCATED)
+    call = ToolCall(id="a", name="add", arguments={"x": [1, None]})
+    said = Message(role="user", content="1+?"), Message(role="assistant", content="", tool_calls=(call,))
+    said = *said, Message(role="tool", content="2", tool_call_id="a")
+    trajectory = replace(first.trajectory, segments=tuple(segments), status=EpisodeStatus.TRUNCATED, conversation=said)
     score = replace(first.score, turn_weight=0.5, only_turns=True)
     return replace(group, samples=(replace(first, trajectory=trajectory, score=score), *group.samples[1:]))
 
@@ -107,6 +112,7 @@ def assert_same(group: Group, other: Group) -> None:
     for (index, one, score), (place, two, value) in zip(group.trainable, other.trainable, strict=True):
         assert (index, score, one.status, one.response) == (place, value, two.status, two.response)
         assert one.policy == two.policy
+        assert one.conversation == two.conversation
         for first, second in zip(one.segments, two.segments, strict=True):
             assert_same_segment(first, second)
 
