@@ -492,6 +492,8 @@ class Updated:
 
     metrics: Mapping[str, float]
     samples: tuple[TrainedSample, ...]
+    frozen: tuple[str, ...] = ()
+    """The policies that are never trained, of several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,8 @@ CHECKPOINTS = "checkpoints"
 """The folder of a run's checkpoints in its run folder."""
 MODEL, AVERAGE, ADAPTER = "huggingface", "huggingface_ema", "adapter"
 """Folders of a checkpoint that can be taken away."""
+POLICIES = "policies"
+"""The folder with a folder of state for each of several policies, instead of one for all."""
 WRITTEN_WITH = {AVERAGE: "trainer.ema_decay", ADAPTER: "model.lora"}
 FORMAT = 1
 

@@ -203,11 +203,13 @@ class RemoteLearner:
     async def send(self) -> Seconds:
         return (await self._all(lambda worker: worker.policy.send(), self._publish_seconds))[0]
 
-    async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+    async def token_logprobs(
+        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
+    ) -> NDArray[np.float32]:
         return await self._scores(token_ids, routing, rounded=False)
 
     async def rounded_logprobs(
-        self, token_ids: NDArray[np.int32], routing: Routing | None = None
+        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
     ) -> NDArray[np.float32]:
         return await self._scores(token_ids, routing, rounded=True)
 
@@ -283,7 +285,7 @@ class RemoteLearner:
             )
 
     def _dealt(self, groups: Sequence[Group]) -> Sequence[Group]:
-        if not self._config.shuffle_rewards:
+        if not self._config.shuffle_rewards or not groups:
             return groups
         return shuffled_rewards(groups, seed=self._shuffle_seed + groups[0].ticket.ordinal)
 

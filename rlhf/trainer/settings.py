@@ -37,6 +37,10 @@ class LearnerSettings:
     """The seed of the run."""
     policy: str = ""
     """The policy's name among several over one base, which its state leaves out: the base never changes."""
+    frozen: bool = False
+    """Whether the policy plays, but is not trained."""
+    policies: tuple[LearnerSettings, ...] = ()
+    """The settings of each of several policies, which then hold instead of these."""
 
     @property
     def bucket_bytes(self) -> int:

@@ -91,14 +91,12 @@ def shuffled_rewards(groups: Sequence[Group], *, seed: int) -> list[Group]:
     in which the rewards carry no signal. The rewards of turns are part of the scores, paid at the end."""
     scores = [score for group in groups for _, _, score in group.trainable]
     dealt = iter(np.random.default_rng(seed).permutation(len(scores)).tolist())
-    return [
-        replace(group, samples=tuple(_with_score(sample, scores, dealt) for sample in group.samples))
-        for group in groups
-    ]
+    return [_with_scores(group, scores, dealt) for group in groups]
 
 
-def _with_score(sample: Sample, scores: Sequence[Scored], dealt: Iterator[int]) -> Sample:
-    if not isinstance(sample.trajectory, Trajectory) or not isinstance(sample.score, Scored):
-        return sample
-    score = replace(scores[next(dealt)], turn_weight=0.0, only_turns=False)
-    return Sample(trajectory=sample.trajectory, score=score)
+def _with_scores(group: Group, scores: Sequence[Scored], dealt: Iterator[int]) -> Group:
+    samples = list(group.samples)
+    for index, trajectory, _ in group.trainable:
+        score = replace(scores[next(dealt)], turn_weight=0.0, only_turns=False)
+        samples[index] = Sample(trajectory=trajectory, score=score)
+    return replace(group, samples=tuple(samples))

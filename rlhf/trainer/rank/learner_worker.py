@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rlhf.cluster.interfaces import LOOPBACK, own_address
 from rlhf.trainer.rank.process_memory import freed_at_once
 from rlhf.trainer.settings import LearnerSettings, Trained
-from rlhf.weight_sync.types import GroupAddress
+from rlhf.weight_sync.types import GroupAddress, Manifest, Seconds
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -58,6 +58,22 @@ class LearnerWorker:
         base: list[PreTrainedModel] = []
         workers = {name: LearnerWorker(f"{self.name}/{name}", loopback=self._loopback, base=base) for name in names}
         self.policies = SimpleNamespace(**workers)
+
+    def manifest(self) -> Manifest:
+        """Return the manifest of `send`: a policy's tensors are called `POLICY/NAME`."""
+        return Manifest(
+            tensors=tuple(
+                replace(tensor, name=f"{policy}/{tensor.name}")
+                for policy, part in vars(self.policies).items()
+                for tensor in part.policy.manifest().tensors
+            )
+        )
+
+    def send(self) -> Seconds:
+        """Send the adapters of all policies to the engines that the first one has joined, or help to gather them."""
+        parts: Mapping[str, LearnerWorker] = vars(self.policies)
+        named = ((f"{name}/{tensor}", value) for name in parts for tensor, value in parts[name].policy.published())
+        return next(iter(parts.values())).policy.sender.send(named, self.manifest())
 
     def group_address(self, backend: str = "gloo") -> GroupAddress:
         """Return an address at which other processes can connect to this worker: its host's, and a port that is held

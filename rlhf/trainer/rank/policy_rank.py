@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
@@ -72,7 +72,7 @@ class Rank(ModelRank):
         self.guard = MismatchGuard(self.device)
         self.routing = RoutingReplay(self.policy.model, settings.routing) if settings.routing != "ignore" else None
         self.balance = _balance(self.policy, settings)
-        self._sender = RankSender(rank)
+        self.sender = RankSender(rank)
         self._held: list[Tensor] | None = None
         self._minibatches: Sequence[Minibatch] = ()
 
@@ -141,14 +141,17 @@ class Rank(ModelRank):
 
     def connect(self, rendezvous: Rendezvous) -> None:
         """Join the transfer with the engines, if this rank sends."""
-        self._sender.connect(rendezvous)
+        self.sender.connect(rendezvous)
 
     def send(self) -> Seconds:
         """Send every weight to the engines, or help to gather them. Returns the seconds by activity."""
+        return self.sender.send(self.published(), self.manifest())
+
+    def published(self) -> Iterator[tuple[str, Tensor]]:
+        """Return the tensors of `send`, gathered as they are asked for. Collective."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # an optimizer step may have run on another stream
-        tensors = weights.published_tensors(self.policy, self.settings.bucket_bytes, self._form)
-        return self._sender.send(tensors, self.manifest())
+        return weights.published_tensors(self.policy, self.settings.bucket_bytes, self._form)
 
     def perturb(self) -> None:
         """Move every weight far above tolerance, for the start check."""
@@ -173,7 +176,7 @@ class Rank(ModelRank):
             zero.load(self.critic.engine, path / "critic", self.critic.config.optimizer, self.rank)
 
     def stop(self) -> None:
-        self._sender.close()
+        self.sender.close()
 
     @property
     def _form(self) -> weights.SyncForm:

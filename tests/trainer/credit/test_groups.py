@@ -61,6 +61,9 @@ def test_shuffled_rewards_keep_every_reward_and_move_them_between_groups() -> No
     assert all(isinstance(group.samples[0].score, Unscored) for group in shuffled)
     again = shuffled_rewards(groups, seed=1)
     assert [[score.value for _, _, score in group.trainable] for group in again] == values
+    solved = [Sample(trajectory=replace(played, policy="solver"), score=Scored(value=value)) for value in (7.0, 8.0)]
+    (own,) = shuffled_rewards([replace(groups[0], policy="solver", samples=(*groups[0].samples, *solved))], seed=1)
+    assert sorted(score.value for _, _, score in own.trainable) == [7.0, 8.0], "another policy's stay where they are"
 
 
 def test_rewards_that_turns_were_paid_are_shuffled_with_the_whole_and_paid_no_more() -> None:
