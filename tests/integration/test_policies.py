@@ -125,6 +125,11 @@ async def test_each_policy_learns_what_it_learns_alone_also_over_a_resume(
         state = (six / "state").glob("*.safetensors")
         assert not [name for file in state for name in load_file(file) if name.startswith("weight:")], "no base"
         assert not (six / "huggingface").exists()
+    scores = [await resumed.token_logprobs(CANARY, policy=policy) for policy in OWN]
+    await resumed.perturb()
+    for policy, before in zip(OWN, scores, strict=True):
+        assert np.abs(await resumed.token_logprobs(CANARY, policy=policy) - before).max() > 0.1
+    await resumed.restore()
     sent = await publish_to_this_process(resumed)
     assert len(sent) == 3 * len(expected["solver"])
     assert {name.partition("/")[0] for name in sent} == {*OWN, "old"}
@@ -167,6 +172,10 @@ async def test_a_policy_that_the_checkpoint_lacks_or_has_otherwise_is_named(
 ) -> None:
     learners = await together(single, folder, (1, 0))
     await learners.save(tmp_path)
+    state = tmp_path / "policies" / "proposer" / "learner.json"
+    state.write_text(state.read_text().replace('"version": 0', '"version": 1'))
+    with pytest.raises(CheckpointError, match=r"different versions .*'solver': 0, 'proposer': 1"):
+        await learners.load(tmp_path)
     shutil.rmtree(tmp_path / "policies" / "proposer")
     with pytest.raises(CheckpointError, match=r"policies/proposer is not a learner's state"):
         await learners.load(tmp_path)
