@@ -334,7 +334,9 @@ class Playing(Callback, GroupLog):
 
 def batch_notices(recipe: Recipe, tell: Callable[[str], None]) -> list[BatchNotices]:
     """Return the notes about this recipe's batches."""
-    notices: list[BatchNotices] = [OpeningNotices(tell)]
+    notices: list[BatchNotices] = []
+    if recipe.agent is None or recipe.agent.program:  # a command may name its folder, which differs
+        notices.append(OpeningNotices(tell))
     if recipe.run.show_replies:
         notices.append(ReplyNotices(tell))
     if recipe.reward.kind != "none":

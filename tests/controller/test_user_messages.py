@@ -138,6 +138,7 @@ def test_replies_are_not_shown_where_the_recipe_says_so_and_a_recipe_without_a_r
 
     assert kinds() == [OpeningNotices, ReplyNotices, SignalNotices]
     assert kinds(run={"show_replies": False}) == [OpeningNotices, SignalNotices]
+    assert kinds(agent={"command": ["true"]}) == [ReplyNotices, SignalNotices]
     assert kinds(kind="distill", reward={"kind": "none"}, trainer={"reference_path": "t"}) == [
         OpeningNotices,
         ReplyNotices,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,16 @@ def test_self_play_wins_more_games_against_random_play(tmp_path: Path, cache: Pa
     assert rise(run) >= 0.3
     trained = [episode.role for episode in run.episodes if episode.update is not None]
     assert set(trained) == {"first", "second"}
+
+
+@pytest.mark.ecosystem
+def test_a_coding_agent_makes_failing_tests_pass(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agents = ROOT / ".venv-ecosystem" / "coding-agents" / "node_modules" / ".bin"
+    monkeypatch.setenv("PATH", f"{agents}:{os.environ['PATH']}")
+    run = train(tmp_path / "agent_fixes_a_test", cache, recipe=ROOT / "recipes" / "agent_fixes_a_test.yaml")
+    rewards = [update["reward/mean"] for update in run.metrics]
+    print(f"agent_fixes_a_test: {rewards}")
+    assert sum(rewards[-3:]) / 3 - sum(rewards[:3]) / 3 >= 0.25
 
 
 @pytest.mark.ecosystem
