@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
+from rlhf.chat.reply_grammar import reply_grammar, unwritable
 from rlhf.http.access import AccessMiddleware
 from rlhf.http.binding import LOOPBACK, POLICY, Access
 from rlhf.http.serving import StrictRoute, unknown_path, uvicorn_config
@@ -135,9 +136,10 @@ class Routes:
             wanted = body.wanted(*session.answers[body.follows])
         asked = wanted.asked(seeds=seeds)
         if structured:
-            if missed := wanted.unwritable(session.tool_format):
+            held = body.tool_choice, wanted.tools, wanted.form, session.tool_format
+            if missed := unwritable(*held, field=wanted.names[1]):
                 raise ChatRefused(400, "not_supported", missed[1], missed[0])
-            asked = replace(asked, structure=wanted.structure(session.tool_format))
+            asked = replace(asked, structure=reply_grammar(*held))
 
         async def answered() -> Answer[Any]:
             replied = await session.reply(asked, partial(_gone, request))

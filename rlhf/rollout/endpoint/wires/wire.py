@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from rlhf.chat.call_json import json_of, serialisable
+from rlhf.chat.reply_grammar import called
 from rlhf.chat.thinking import MARK, thought_and_said
-from rlhf.chat.tool_calls import ToolFormat
 from rlhf.rollout.endpoint.capture import Replied
 from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.rollout.endpoint.sessions import ChatRefused
@@ -104,7 +104,7 @@ class Wanted:
         return AgentRequest(
             messages=joined_parts([*given, *self.conversation]) if given else self.conversation,
             tools=self.tools,
-            reads_calls=bool(self.tools) and self._called != "none",
+            reads_calls=bool(self.tools) and called(self.request.tool_choice) != "none",
             max_tokens=self.max_tokens,
             stop=self.stop,
             seed=self.request.seed if seeds else None,
@@ -120,68 +120,6 @@ class Wanted:
                 return name, why.format(value=f"{value!r:.40}")
         return None
 
-    @property
-    def _called(self) -> str:
-        """Which tools the reply must call: `auto`, `none`, `required`, `=NAME`; `other` is a choice that is ignored."""
-        match self.request.tool_choice:
-            case None | "auto" | {"type": "auto"}:
-                return "auto"
-            case "none" | {"type": "none"}:
-                return "none"
-            case "required" | {"type": "any"}:
-                return "required"
-            case {"function": {"name": str(name)}} | {"type": "function" | "custom" | "tool", "name": str(name)}:
-                return f"={name}"
-            case _:
-                return "other"
-
-    @property
-    def _forced(self) -> list[Tool] | None:
-        """The tools of which one must be called; None where the policy may choose."""
-        if self._called in ("auto", "none", "other"):
-            return None
-        return [one for one in self.tools if self._called in ("required", f"={one.name}")]
-
-    @property
-    def _schema(self) -> dict[str, Any] | None:
-        """The schema of the reply's text, if it has one."""
-        match self.form:
-            case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
-                return schema
-            case {"type": "json_schema", "schema": dict(schema)}:
-                return schema
-            case {"type": "json_object"}:
-                return {"type": "object"}
-            case _:
-                return None
-
-    def unwritable(self, read: ToolFormat) -> tuple[str, str] | None:
-        """Return the first field that asks for a structure which cannot be held, and why."""
-        if self.form is not None and self._schema is None and self.form != {"type": "text"}:
-            use = 'give {"type": "text"}, {"type": "json_object"} or {"type": "json_schema", ... "schema": {...}}'
-            return self.names[1], f"{self.names[1]} is {self.form!r:.80}; {use}"
-        if self._forced is not None and not self._forced:
-            return "tool_choice", f"tool_choice is {self.request.tool_choice!r:.80}, and tools has no such function"
-        if self._forced and read.around is None:
-            return "tool_choice", f"a call in the format {read.name} cannot be forced; use tool_choice auto"
-        return None
-
-    def structure(self, read: ToolFormat) -> str:
-        """Return what the reply is held to, as `Sampling` has it; "" if it is free."""
-        if self._forced is None and self._schema is None:
-            return ""
-        elements: list[dict[str, Any]] = []
-        for one in (self._forced or self.tools) if read.around and self._called != "none" else ():
-            begin, end = (part.replace("NAME", json.dumps(one.name)) for part in read.around or ())
-            content = {"type": "json_schema", "json_schema": {"type": "object"} | dict(one.parameters)}
-            elements.append({"type": "tag", "begin": begin, "content": content, "end": end})
-        if self._forced is None:
-            if not elements:
-                return json.dumps({"json": json.dumps(self._schema)})
-            elements.append({"type": "json_schema", "json_schema": self._schema})
-        tag = {"type": "structural_tag", "format": {"type": "or", "elements": elements}}
-        return json.dumps({"structural_tag": json.dumps(tag)})
-
     def ignored(self, *, seeds: bool, structured: bool) -> list[str]:
         """Return the fields that were given and have no effect."""
         others = (self.request.model_extra or {}).items()
@@ -189,7 +127,8 @@ class Wanted:
         named = {name for name in given | self.left_out if NAME.fullmatch(name)}
         if self.form is not None and not structured:
             named.add(self.names[1])
-        if self._called == "other" or (self._forced is not None and not structured):
+        choice = called(self.request.tool_choice)
+        if choice == "other" or not (structured or choice in ("auto", "none")):
             named.add("tool_choice")
         if self.request.seed is not None and not seeds:
             named.add("seed")
