@@ -191,6 +191,7 @@ class RemoteEngine:
                 seed,
                 sampled=len(before.token_ids),
                 structure=sampling.structure,
+                policy=prompt.policy,
             )
         )
         asyncio.get_running_loop().call_soon(self._send)  # with those that come in this turn of the event loop
@@ -209,13 +210,13 @@ class RemoteEngine:
             raise DeadlinePassed(f"{self.name} (session {session})", seconds)
         return completion
 
-    async def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
+    async def token_logprobs(self, token_ids: NDArray[np.int32], policy: str = "") -> TokenLogprobs:
         """Return log-probs of given tokens at temperature 1."""
-        return await self._call(lambda engine: engine.token_logprobs(token_ids))
+        return await self._call(lambda engine: engine.token_logprobs(token_ids, policy))
 
-    async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
+    async def extend(self, token_ids: NDArray[np.int32], tokens: int, policy: str = "") -> Completion:
         """Sample `tokens` more tokens after `token_ids`, at temperature 1."""
-        return await self._call(lambda engine: engine.extend(token_ids, tokens))
+        return await self._call(lambda engine: engine.extend(token_ids, tokens, policy))
 
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
         """Join the transfer group; this engine's ranks start at `first_rank`."""

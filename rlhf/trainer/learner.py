@@ -75,6 +75,10 @@ class RemoteLearner:
         """The ranks do one thing at a time: an update, a save, or a weight sync."""
 
     @property
+    def policies(self) -> tuple[str, ...]:
+        return ("",)
+
+    @property
     def version(self) -> PolicyVersion:
         return self._version
 

@@ -47,6 +47,10 @@ class PolicyLearners(RemoteLearner):
         self._learners: dict[str, RemoteLearner] = {}
         self._frozen: tuple[str, ...] = ()
 
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return tuple(self._learners)
+
     async def start(self, settings: LearnerSettings) -> dict[str, Any]:
         """Start every rank of every policy in `settings.policies`. Returns facts of the base."""
         names = [own.policy for own in settings.policies]

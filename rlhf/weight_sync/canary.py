@@ -91,10 +91,10 @@ def disagreement(engine: Scores, learner: Scores, limits: LogprobTolerance) -> s
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Start:
     """The canary's log-probs `[R, T - 1]` at the first weight sync of real weights: the engine's and the learner's, by
-    the engine's name."""
+    the engine's name and the policy's."""
 
-    learner: dict[str, NDArray[np.float32]]
-    engines: dict[str, NDArray[np.float32]]
+    learner: dict[tuple[str, str], NDArray[np.float32]]
+    engines: dict[tuple[str, str], NDArray[np.float32]]
 
 
 def staleness(

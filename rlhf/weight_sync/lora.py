@@ -1,4 +1,4 @@
-"""LoRA in a vLLM engine: one adapter for all requests, replaced by every weight sync, also for requests in flight.
+"""LoRA in a vLLM engine: an adapter for each policy, replaced by every weight sync, also for requests in flight.
 
 vLLM multiplies by `A`, then by `B`, and adds the result to the base model's output; the base is never changed. vLLM
 itself loads adapters only from folders: here they come like all weights, and are put into its layers.
@@ -18,15 +18,23 @@ from rlhf.errors import TransferError
 from rlhf.weight_sync.types import Manifest
 from rlhf.weight_sync.vllm_internals import adapter_manager
 
-POLICY = LoRARequest(lora_name="policy", lora_int_id=1, lora_path="comes by publishes alone")
+PATH = "comes by publishes alone"
 """The path in requests. vLLM would open it, and fail, if the adapter were not loaded."""
 A, B = ".lora_A.weight", ".lora_B.weight"
 
 
-class AdapterReload:
-    """One reload of an adapter, with the steps of `Reload`; `finish` sets `adapter`."""
+def adapter_requests(policies: Sequence[str]) -> dict[str, LoRARequest]:
+    """Return what names each policy's adapter in vLLM; `""` is the one of a run without names."""
+    return {
+        policy: LoRARequest(lora_name=policy or "policy", lora_int_id=place, lora_path=PATH)
+        for place, policy in enumerate(policies, 1)
+    }
 
-    adapter: LoRAModel
+
+class AdapterReload:
+    """One reload of all adapters, with the steps of `Reload`; `finish` sets the `layers` of each policy."""
+
+    layers: dict[str, dict[str, LoRALayerWeights]]
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -34,15 +42,24 @@ class AdapterReload:
 
     def load(self, tensors: Iterator[tuple[str, Tensor]]) -> None:
         """Copy these tensors."""
-        self._tensors |= {named_in(self._model, name): tensor.clone() for name, tensor in tensors}
+        self._tensors |= {name: tensor.clone() for name, tensor in tensors}
 
     def leave(self, buffer: Tensor) -> None:
         """Do nothing: nothing in `buffer` is needed any more."""
 
     def finish(self) -> None:
         """Combine the tensors into pairs of A and B. Raises `TransferError` if one is missing."""
-        layers = adapter_layers(self._tensors)
-        self.adapter = LoRAModel(POLICY.lora_int_id, max(layer.rank for layer in layers.values()), layers)
+        own: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in self._tensors.items():
+            policy, layer = policy_and_layer(name)
+            own.setdefault(policy, {})[named_in(self._model, layer)] = tensor
+        self.layers = {policy: adapter_layers(tensors) for policy, tensors in own.items()}
+
+
+def policy_and_layer(name: str) -> tuple[str, str]:
+    """Split the name of a tensor in a manifest, `POLICY/LAYER`, or `LAYER` in a run without names."""
+    policy, _, layer = name.rpartition("/")
+    return policy, layer
 
 
 def adapter_layers(tensors: Mapping[str, Tensor]) -> dict[str, LoRALayerWeights]:
@@ -69,18 +86,26 @@ def named_in(model: nn.Module, name: str) -> str:
     return mapper.get_rename_mapper().map_name(name) if mapper else name
 
 
-def unknown_and_missing(model: nn.Module, manifest: Manifest) -> tuple[list[str], list[str]]:
-    """Return the tensors of `manifest` that belong to no adapter of the model, and those that it lacks."""
-    sent, wanted = {named_in(model, spec.name): spec.name for spec in manifest.tensors}, adapter_names(model)
-    return [own for name, own in sent.items() if name not in wanted], sorted(wanted - set(sent))
+def unknown_and_missing(
+    model: nn.Module, manifest: Manifest, policies: Sequence[str] = ("",)
+) -> tuple[list[str], list[str]]:
+    """Return the tensors of `manifest` that belong to no adapter of the policies, and those that one of them lacks."""
+    sent = dict[tuple[str, str], str]()
+    for spec in manifest.tensors:
+        policy, layer = policy_and_layer(spec.name)
+        sent[policy, named_in(model, layer)] = spec.name
+    wanted = {(policy, name) for policy in policies for name in adapter_names(model)}
+    missing = sorted(f"{policy}/{name}" if policy else name for policy, name in wanted - set(sent))
+    return [own for name, own in sent.items() if name not in wanted], missing
 
 
-def serve_adapter(model_runner: Any, made: Callable[[Any], LoRAModel]) -> None:
-    """Replace the adapter that a worker serves by `made(manager)`."""
+def serve_adapters(model_runner: Any, policies: Sequence[str], made: Callable[[Any, str, int], LoRAModel]) -> None:
+    """Replace the adapters that a worker serves by `made(manager, policy, id)` of each policy."""
     manager = adapter_manager(model_runner)
     manager.remove_all_adapters()
-    manager.add_adapter(made(manager))
-    manager.activate_adapter(POLICY.lora_int_id)
+    for policy, request in adapter_requests(policies).items():
+        manager.add_adapter(made(manager, policy, request.lora_int_id))
+        manager.activate_adapter(request.lora_int_id)
 
 
 def _pair(layer: str, a: Tensor, b: Tensor) -> LoRALayerWeights:

@@ -34,13 +34,13 @@ GRACE_SECONDS = 1.0
 
 
 class Compared(NamedTuple):
-    """The canary's log-probs `[R, T - 1]` of the sequences that were `asked` for, by the engine's name, the learner's
-    and the engines' own, and by how much they may differ."""
+    """The canary's log-probs `[R, T - 1]` of the sequences that were `asked` for, the learner's and the engines', by
+    the names of engine and policy, and by how much those of a policy may differ."""
 
     asked: Sequence[int]
-    learner: Mapping[str, NDArray[np.float32]]
-    engines: Mapping[str, NDArray[np.float32]]
-    limits: LogprobTolerance
+    learner: Mapping[tuple[str, str], NDArray[np.float32]]
+    engines: Mapping[tuple[str, str], NDArray[np.float32]]
+    limits: Mapping[str, LogprobTolerance]
     current: bool
     """Whether the limits are of these weights, or of earlier ones."""
 
@@ -84,7 +84,7 @@ class Publisher:
         self._canary, self._seconds = canary, phase_timeout_seconds
         self._start: Start | None = None
         self._routed: bool | None = None
-        self._rounding: NDArray[np.float32] | None = None
+        self._rounding: dict[str, NDArray[np.float32]] = {}
         self._proved = False
         self._resumed_at = time.monotonic()
         self.logprob_difference = 0.0
@@ -200,7 +200,7 @@ class Publisher:
             if load:
                 record_span("engine", time.monotonic() - self._resumed_at, engine=name, **load)
         moving = {target.name: target.receive(manifest) for target in self._group}
-        scoring: list[asyncio.Future[LearnerScores]] = []
+        scoring: list[asyncio.Future[dict[str, LearnerScores]]] = []
         try:
             spent = await self._phase("receive", {**moving, LEARNER: self._sent(scoring)})
             for name, seconds in ((name, each) for member in spent.values() for name, each in member.items()):
@@ -210,7 +210,9 @@ class Publisher:
             _abandon(scoring)
 
     async def _committed(
-        self, scoring: Sequence[asyncio.Future[LearnerScores]], prove: Callable[[Compared], Coroutine[Any, Any, None]]
+        self,
+        scoring: Sequence[asyncio.Future[dict[str, LearnerScores]]],
+        prove: Callable[[Compared], Coroutine[Any, Any, None]],
     ) -> None:
         """Finish a transaction, when every engine has the weights."""
         version = self._source.version
@@ -222,7 +224,7 @@ class Publisher:
     async def _prove(self, compared: Compared) -> None:
         start = self._start or Start(learner=dict(compared.learner), engines=dict(compared.engines))
         if not compared.current and _faults(compared, start):
-            self._measure(await self._ask_learner("canary", self._scored(self._sequences(), with_rounding=True)))
+            self._measure(await self._ask_learner("canary", self._scored_by_policy(with_rounding=True)))
             compared = compared._replace(limits=self._limits(), current=True)
         self._refuse(_faults(compared, start))
         if self._start is None:
@@ -232,72 +234,93 @@ class Publisher:
 
     async def _prove_followed(self, compared: Compared) -> None:
         # The measurement was of the perturbed weights.
-        limits = compared.limits.times(VERIFY_FACTOR) if self._canary.limits else compared.limits
-        found = {name: disagreement(one, compared.learner[name], limits) for name, one in compared.engines.items()}
-        self._refuse({name: f"it does not follow perturbed weights: {fault}" for name, fault in found.items() if fault})
+        faults = {}
+        for (name, policy), engine in compared.engines.items():
+            limits = compared.limits[policy]
+            limits = limits.times(VERIFY_FACTOR) if self._canary.limits else limits
+            if fault := disagreement(engine, compared.learner[name, policy], limits):
+                faults[name, policy] = f"it does not follow perturbed weights: {fault}"
+        self._refuse(faults)
 
     async def _prove_at_length(self) -> None:
         """Engines reply to a prompt that fills the context, and the learner reads the replies."""
         prompt, tokens = self._canary.long_prompt, self._canary.reply_tokens
-        replies = await self._all("canary", lambda target: target.extend(prompt, tokens))
         faults = {}
-        for name, reply in replies.items():
-            whole = np.concatenate([prompt, reply.token_ids])
-            learner = await self._ask_learner("canary", self._scored(whole, reply.routing, with_rounding=True))
-            limits = self._canary.limits or measured(learner.rounding[-tokens:])
-            if fault := disagreement([reply.behaviour_logprobs], [learner.logprobs[-tokens:]], limits):
-                faults[name] = f"at the end of a context of {len(whole)} tokens {fault}: {AT_LENGTH}"
+        for policy in self._source.policies:
+            extending = {target.name: target.extend(prompt, tokens, policy) for target in self._group}
+            replies = await self._phase("canary", extending)
+            for name, reply in replies.items():
+                whole = np.concatenate([prompt, reply.token_ids])
+                scores = self._scored(whole, reply.routing, policy, with_rounding=True)
+                learner = await self._ask_learner("canary", scores)
+                limits = self._canary.limits or measured(learner.rounding[-tokens:])
+                if fault := disagreement([reply.behaviour_logprobs], [learner.logprobs[-tokens:]], limits):
+                    faults[name, policy] = f"at the end of a context of {len(whole)} tokens {fault}: {AT_LENGTH}"
         self._refuse(faults)
 
-    def _refuse(self, faults: Mapping[str, str]) -> None:
-        """Raise for engines with these faults. If every engine has one, it is not theirs."""
+    def _refuse(self, faults: Mapping[tuple[str, str], str]) -> None:
+        """Raise for engines with these faults, of a policy each. If every engine has one, it is not theirs."""
         if faults:
-            lost = list(faults) if len(faults) < len(self._group) else ()
-            words = "; ".join(dict.fromkeys(faults.values()))
-            raise WeightSyncError(", ".join(faults), "canary", self._source.version, words, lost)
+            names = list(dict.fromkeys(name for name, _ in faults))
+            lost = names if len(names) < len(self._group) else ()
+            told = (f"policy {policy}: {fault}" if policy else fault for (_, policy), fault in faults.items())
+            words = "; ".join(dict.fromkeys(told))
+            raise WeightSyncError(", ".join(names), "canary", self._source.version, words, lost)
 
-    async def _sent(self, scoring: list[asyncio.Future[LearnerScores]]) -> Seconds:
+    async def _sent(self, scoring: list[asyncio.Future[dict[str, LearnerScores]]]) -> Seconds:
         """Send the weights, and begin to answer the canary while the engines still reload, unless the answer depends on
         the experts that they choose."""
         spent = await self._source.send()
         if self._routed is False:
-            scores = self._scored(self._sequences(self._asked), with_rounding=self._whole)
+            scores = self._scored_by_policy(self._asked, with_rounding=self._whole)
             scoring.append(asyncio.ensure_future(scores))
         return spent
 
-    async def _compared(self, scoring: Sequence[asyncio.Future[LearnerScores]]) -> Compared:
+    async def _compared(self, scoring: Sequence[asyncio.Future[dict[str, LearnerScores]]]) -> Compared:
         """Return the canary on both sides; the learner may have begun."""
         tokens = self._sequences(self._asked)
-        asking: dict[str, Coroutine[Any, Any, Any]] = {
-            target.name: target.token_logprobs(tokens) for target in self._group
-        }
-        if scoring:
-            asking[LEARNER] = _result(scoring[0])
-        answered = await self._phase("canary", asking)
-        known: LearnerScores | None = answered.pop(LEARNER, None)
-        self._routed = any(engine.routing is not None for engine in answered.values())
-        answers: dict[str, LearnerScores] = {}
-        for name, engine in answered.items():
-            if self._routed or known is None:
-                scores = self._scored(tokens, engine.routing, with_rounding=self._whole)
-                known = await self._ask_learner("canary", scores)
-            answers[name] = known
-        self._measure(next(iter(answers.values())))
+        learner, engines = dict[tuple[str, str], NDArray[np.float32]](), dict[tuple[str, str], NDArray[np.float32]]()
+        for policy in self._source.policies:
+            asking: dict[str, Coroutine[Any, Any, Any]] = {
+                target.name: target.token_logprobs(tokens, policy) for target in self._group
+            }
+            if scoring:
+                asking[LEARNER] = _result(scoring[0])
+            answered = await self._phase("canary", asking)
+            known: LearnerScores | None = answered.pop(LEARNER, {}).get(policy)
+            self._routed = any(engine.routing is not None for engine in answered.values())
+            for place, (name, engine) in enumerate(answered.items()):
+                if self._routed or known is None:
+                    scores = self._scored(tokens, engine.routing, policy, with_rounding=self._whole)
+                    known = await self._ask_learner("canary", scores)
+                if place == 0:
+                    self._measure({policy: known})
+                learner[name, policy], engines[name, policy] = known.logprobs, engine.logprobs
         return Compared(
             asked=self._asked,
-            learner={name: answer.logprobs for name, answer in answers.items()},
-            engines={name: engine.logprobs for name, engine in answered.items()},
+            learner=learner,
+            engines=engines,
             limits=self._limits(),
             current=self._canary.limits is not None or self._whole,
         )
 
+    async def _scored_by_policy(
+        self, places: Sequence[int] | None = None, *, with_rounding: bool
+    ) -> dict[str, LearnerScores]:
+        tokens = self._sequences(places)
+        return {
+            policy: await self._scored(tokens, None, policy, with_rounding=with_rounding)
+            for policy in self._source.policies
+        }
+
     async def _scored(
-        self, tokens: NDArray[np.int32], routing: Routing | None = None, *, with_rounding: bool
+        self, tokens: NDArray[np.int32], routing: Routing | None, policy: str, *, with_rounding: bool
     ) -> LearnerScores:
         asks = with_rounding and self._canary.limits is None
         with span("weight_sync/learner_canary"):
-            logprobs = await self._source.token_logprobs(tokens, routing)
-            return LearnerScores(logprobs, await self._source.rounded_logprobs(tokens, routing) if asks else None)
+            logprobs = await self._source.token_logprobs(tokens, routing, policy)
+            rounded = await self._source.rounded_logprobs(tokens, routing, policy) if asks else None
+            return LearnerScores(logprobs, rounded)
 
     @property
     def _whole(self) -> bool:
@@ -314,16 +337,15 @@ class Publisher:
         """Return the canary's sequences at these places, or all, `[R, T]`."""
         return np.stack(self._canary.sequences)[... if places is None else places]
 
-    def _measure(self, scores: LearnerScores) -> None:
-        if scores.rounded is not None:
-            self._rounding = scores.rounding
+    def _measure(self, scores: Mapping[str, LearnerScores]) -> None:
+        self._rounding |= {policy: own.rounding for policy, own in scores.items() if own.rounded is not None}
 
-    def _limits(self) -> LogprobTolerance:
-        """Return the fixed limits, or those of what rounding did when it was last measured."""
-        if self._canary.limits:
-            return self._canary.limits
-        assert self._rounding is not None, "the first weight sync measures it"
-        return measured(self._rounding, few=not self._whole)
+    def _limits(self) -> dict[str, LogprobTolerance]:
+        """Return the fixed limits, or those of what rounding did to each policy when it was last measured."""
+        return {
+            policy: self._canary.limits or measured(self._rounding[policy], few=not self._whole)
+            for policy in self._source.policies
+        }
 
     async def _ask_learner(self, phase: str, call: Coroutine[Any, Any, Any]) -> Any:
         return (await self._phase(phase, {LEARNER: call}))[LEARNER]
@@ -373,7 +395,7 @@ class Publisher:
         return error
 
 
-async def _result(begun: asyncio.Future[LearnerScores]) -> LearnerScores:
+async def _result(begun: asyncio.Future[dict[str, LearnerScores]]) -> dict[str, LearnerScores]:
     return await begun
 
 
@@ -382,16 +404,16 @@ def _largest_difference(compared: Compared) -> float:
     return max(differences, default=0.0)
 
 
-def _faults(compared: Compared, start: Start) -> dict[str, str]:
-    """Return the fault of each engine that has one: it did not follow the learner, or it differs from it. An engine
-    that joined later started with the weights of the others."""
-    first, faults = next(iter(start.engines)), {}
-    for name, engine in compared.engines.items():
-        learner, limits, places = compared.learner[name], compared.limits, compared.asked
-        known = name if name in start.engines else first
+def _faults(compared: Compared, start: Start) -> dict[tuple[str, str], str]:
+    """Return the fault of each engine and policy that has one: it did not follow the learner, or it differs from it. An
+    engine that joined later started with the weights of the others."""
+    (first, _), faults = next(iter(start.engines)), {}
+    for (name, policy), engine in compared.engines.items():
+        learner, limits, places = compared.learner[name, policy], compared.limits[policy], compared.asked
+        known = (name if (name, policy) in start.engines else first), policy
         stale = staleness(engine, start.engines[known][places], learner, start.learner[known][places], limits)
         if fault := stale or disagreement(engine, learner, limits):
-            faults[name] = fault
+            faults[name, policy] = fault
     return faults
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
-from vllm.lora.lora_model import LoRAModel
+from vllm.lora.lora_weights import LoRALayerWeights
 from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedMoeBackend
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
@@ -61,14 +61,14 @@ class Receiver(WeightTransferEngine[InitInfo, UpdateInfo]):
     """Receives in each of the engine's workers. Each receives whole tensors and keeps its shard. After a failed receive
     the worker leaves the transfer, so that the peers need not wait for their deadline.
 
-    An engine with adapters receives only these; after an update they are in `received_adapter`. `seconds` are those of
+    An engine with adapters receives only these; after an update they are in `received`. `seconds` are those of
     the last weight sync.
     """
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
 
-    received_adapter: LoRAModel
+    received: Mapping[str, Mapping[str, LoRALayerWeights]]
     seconds: Seconds
     _source: BucketSource | None = None
     _reload: Reload | AdapterReload | None = None
@@ -103,7 +103,7 @@ class Receiver(WeightTransferEngine[InitInfo, UpdateInfo]):
         with self._watch.timing("repack"):
             reload.finish()
         if isinstance(reload, AdapterReload):
-            self.received_adapter = reload.adapter
+            self.received = reload.layers
         self.seconds = self._watch.taken()
 
     def shutdown(self) -> None:

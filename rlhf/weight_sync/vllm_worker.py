@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.lora.lora_model import LoRAModel
 
 from rlhf.errors import TransferError
-from rlhf.weight_sync.lora import POLICY, serve_adapter
+from rlhf.weight_sync.lora import serve_adapters
 from rlhf.weight_sync.receiver import Receiver
 from rlhf.weight_sync.types import ENGINE_BACKENDS, Manifest, Rendezvous, Seconds
 
@@ -39,29 +40,37 @@ class WorkerExtension:
         joining = {"rendezvous": rendezvous, "first_rank": first_rank}
         return _or_text(lambda: self.init_weight_transfer_engine(joining))
 
-    def receive_update(self, manifest: Manifest, *, adapter: bool) -> Seconds | str:
-        """Receive all tensors of one weight sync, in vLLM's three calls, and serve them if they are an adapter. Returns
-        the seconds by activity. Each worker ends its update here, whatever happens to the others."""
+    def receive_update(self, manifest: Manifest, adapters: Sequence[str]) -> Seconds | str:
+        """Receive all tensors of one weight sync, in vLLM's three calls, and serve them if they are the adapters of
+        these policies. Returns the seconds by activity. Each worker ends its update here, whatever happens to the
+        others."""
 
         def receive() -> Seconds:
             self.start_weight_update()
             self.update_weights({"manifest": manifest})
             self.finish_weight_update()
-            if adapter:
-                self.serve_received_adapter()
+            if adapters:
+                self.serve_received_adapters(adapters)
             spent: Seconds = self.weight_transfer_engine.seconds
             return spent
 
         return _or_text(receive)
 
-    def serve_zero_adapter(self) -> None:
-        """Serve an adapter of zeros, until the first weight sync."""
-        serve_adapter(self.model_runner, lambda manager: manager.create_dummy_lora(POLICY.lora_int_id, 1, {}))
+    def serve_zero_adapters(self, policies: Sequence[str]) -> None:
+        """Serve adapters of zeros, until the first weight sync."""
+        serve_adapters(
+            self.model_runner, policies, lambda manager, policy, place: manager.create_dummy_lora(place, 1, {})
+        )
 
-    def serve_received_adapter(self) -> None:
-        """Serve the received adapter from the next step on. vLLM removes all adapters when an update ends: call it
+    def serve_received_adapters(self, policies: Sequence[str]) -> None:
+        """Serve the received adapters from the next step on. vLLM removes all adapters when an update ends: call it
         after that."""
-        serve_adapter(self.model_runner, lambda manager: self.weight_transfer_engine.received_adapter)
+
+        def made(manager: Any, policy: str, place: int) -> LoRAModel:
+            layers = self.weight_transfer_engine.received[policy]
+            return LoRAModel(place, max(layer.rank for layer in layers.values()), layers)
+
+        serve_adapters(self.model_runner, policies, made)
 
 
 def _or_text(do: Callable[[], T]) -> T | str:

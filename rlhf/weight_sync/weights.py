@@ -101,14 +101,17 @@ def whole_adapter(policy: HasModel, bucket_bytes: int, *, keep: bool) -> dict[st
     return {name: tensor.to("cpu", copy=True) for name, tensor in found if keep}
 
 
-def perturb(policy: HasModel, form: SyncForm = "merged") -> None:
-    """Add noise to every weight that a weight sync in this form depends on. Every rank changes its own part, without
+def perturb(policy: HasModel, form: SyncForm = "merged", name_of_policy: str = "") -> None:
+    """Add noise to every weight that a weight sync in this form depends on, to those of another policy other noise:
+    adapters that began equal would hide that an engine confuses them. Every rank changes its own part, without
     gathering. Float32 master weights are unchanged: use this only for weights that `put_back` restores."""
     release(weight for _, weight in held_weights(policy))
     with torch.no_grad():
         for name, weight in _perturbed(policy, form):
             part = local_part(weight)
-            perturbation.add_noise(name, part, whole_shape(weight), start=shard_index(weight) * part.numel())
+            perturbation.add_noise(
+                name_of_policy + name, part, whole_shape(weight), start=shard_index(weight) * part.numel()
+            )
 
 
 def snapshot(policy: HasModel, form: SyncForm = "merged") -> list[Tensor]:

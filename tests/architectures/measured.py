@@ -50,7 +50,9 @@ class FamilyLearner(TorchLearner):
         self.rows = proved_rows(model, folder.name)
         return add_lora(model, self.lora)
 
-    async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+    async def token_logprobs(
+        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
+    ) -> NDArray[np.float32]:
         rows = [self._logprobs(torch.from_numpy(row).long()) for row in token_ids.reshape(-1, token_ids.shape[-1])]
         return np.stack(rows).reshape(*token_ids.shape[:-1], -1)
 

@@ -42,6 +42,7 @@ class TorchLearner:
     """A `WeightSource` over a Hugging Face folder, which publishes in `form`."""
 
     form: weights.Form = "merged"
+    policies = ("",)
 
     def __init__(self, folder: Path, dtype: str) -> None:
         self.model = self.loaded(folder, dtype)
@@ -77,7 +78,9 @@ class TorchLearner:
         )
         return {}
 
-    async def token_logprobs(self, token_ids: NDArray[np.int32], routing: Routing | None = None) -> NDArray[np.float32]:
+    async def token_logprobs(
+        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
+    ) -> NDArray[np.float32]:
         ids = torch.tensor(np.atleast_2d(token_ids), dtype=torch.long)
         with torch.no_grad():
             logprobs = self.model(ids).logits.float().log_softmax(-1)
@@ -85,7 +88,7 @@ class TorchLearner:
         return found.reshape(token_ids[..., 1:].shape)
 
     async def rounded_logprobs(
-        self, token_ids: NDArray[np.int32], routing: Routing | None = None
+        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
     ) -> NDArray[np.float32]:
         with rounded(self.model):
             return await self.token_logprobs(token_ids)
@@ -142,11 +145,11 @@ class ThreadedEngine:
     async def commit(self, version: PolicyVersion) -> None:
         await asyncio.to_thread(self.worker.commit, version)
 
-    async def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
-        return await asyncio.to_thread(self.worker.token_logprobs, token_ids)
+    async def token_logprobs(self, token_ids: NDArray[np.int32], policy: str = "") -> TokenLogprobs:
+        return await asyncio.to_thread(self.worker.token_logprobs, token_ids, policy)
 
-    async def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
-        return await asyncio.to_thread(self.worker.extend, token_ids, tokens)
+    async def extend(self, token_ids: NDArray[np.int32], tokens: int, policy: str = "") -> Completion:
+        return await asyncio.to_thread(self.worker.extend, token_ids, tokens, policy)
 
     async def resume(self) -> None:
         await asyncio.to_thread(self.worker.resume)

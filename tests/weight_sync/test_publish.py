@@ -42,13 +42,18 @@ class Wire:
 
 
 class FakeLearner:
-    """Its log-probs are its weight."""
+    """Its log-probs are its weight, and those of a policy are by its offset above."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire, self.weight, self.version = wire, 1.0, 0
         self.turn = asyncio.Lock()
-        self.truth: float | None = None
+        self.truth: tuple[float, dict[str, float]] | None = None
         self.rounded_at: list[float] = []
+        self.offsets = {"": 0.0}
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return tuple(self.offsets)
 
     async def rendezvous(self, world_size: int) -> Rendezvous:
         return Rendezvous(
@@ -67,25 +72,30 @@ class FakeLearner:
 
     async def send(self) -> dict[str, float]:
         await self.wire.happens("learner", "send")
-        self.wire.weight.set_result(self.weight)
+        self.wire.weight.set_result({policy: self.weight + offset for policy, offset in self.offsets.items()})
         return {"gather": 0.25, "send": 0.5}
 
-    async def token_logprobs(self, token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
+    async def token_logprobs(
+        self, token_ids: np.ndarray, routing: np.ndarray | None = None, policy: str = ""
+    ) -> np.ndarray:
         """An engine's experts are told apart by a number."""
         chosen = 0.0 if routing is None else float(routing[..., 0, 0, 0].max())
-        return np.full(token_ids[..., 1:].shape, self.weight + chosen, np.float32)
+        return np.full(token_ids[..., 1:].shape, self.weight + self.offsets[policy] + chosen, np.float32)
 
-    async def rounded_logprobs(self, token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
+    async def rounded_logprobs(
+        self, token_ids: np.ndarray, routing: np.ndarray | None = None, policy: str = ""
+    ) -> np.ndarray:
         """Weights of twice the size round twice as coarsely."""
         self.rounded_at.append(self.weight)
-        return await self.token_logprobs(token_ids, routing) + np.float32(abs(self.weight) / 100)
+        return await self.token_logprobs(token_ids, routing, policy) + np.float32(abs(self.weight) / 100)
 
     async def perturb(self) -> None:
-        self.truth, self.weight = self.weight, self.weight + 5
+        self.truth, self.weight = (self.weight, self.offsets), self.weight + 5
+        self.offsets = {policy: offset + place for place, (policy, offset) in enumerate(self.offsets.items())}
 
     async def restore(self) -> None:
         assert self.truth is not None
-        self.weight, self.truth = self.truth, None
+        (self.weight, self.offsets), self.truth = self.truth, None
 
     def update(self, weight: float) -> None:
         self.weight, self.version = weight, self.version + 1
@@ -101,6 +111,10 @@ class FakeEngine:
         self.asked: list[list[int]] = []
         self.off_on: dict[int, float] = {}
         """By the first token of a sequence."""
+        self.weights: dict[str, float] = {}
+        self.stale: set[str] = set()
+        self.serves: dict[str, str] = {}
+        """The policy whose weights it serves in place of another's."""
         self.routing: np.ndarray | None = None
 
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None:
@@ -114,36 +128,39 @@ class FakeEngine:
 
     async def receive(self, manifest: Manifest) -> dict[str, float]:
         await self.wire.happens(self.name, "receive")
-        weight = await asyncio.shield(self.wire.weight)
-        self.weight = self.weight if self.frozen else weight
+        weights = await asyncio.shield(self.wire.weight)
+        if not self.frozen:
+            self.weights |= {policy: weight for policy, weight in weights.items() if policy not in self.stale}
+            self.weight = next(iter(weights.values()))
         return {"receive": 0.5, "reload": 1.0, "repack": 2.0}
 
     async def commit(self, version: int) -> None:
         await self.wire.happens(self.name, "commit")
         self.version = version
 
-    async def token_logprobs(self, token_ids: np.ndarray) -> TokenLogprobs:
+    async def token_logprobs(self, token_ids: np.ndarray, policy: str = "") -> TokenLogprobs:
         await self.wire.happens(self.name, "canary")
         rows, tokens = token_ids.shape
         firsts = token_ids[:, 0].tolist()
         self.asked.append(firsts)
         routing = None if self.routing is None else np.stack([self.routing] * rows)
         off = np.array([[self.off_on.get(first, 0.0)] for first in firsts], np.float32)
-        return TokenLogprobs(np.tile(self.logprobs(tokens - 1), (rows, 1)) + off, routing)
+        return TokenLogprobs(np.tile(self.logprobs(tokens - 1, policy), (rows, 1)) + off, routing)
 
-    async def extend(self, token_ids: np.ndarray, tokens: int) -> Completion:
+    async def extend(self, token_ids: np.ndarray, tokens: int, policy: str = "") -> Completion:
         self.lengths.append(len(token_ids) + tokens)
         return Completion(
             token_ids=np.zeros(tokens, np.int32),
-            behaviour_logprobs=self.logprobs(tokens) + np.float32(self.off_at_length),
+            behaviour_logprobs=self.logprobs(tokens, policy) + np.float32(self.off_at_length),
             versions=np.zeros(tokens, np.int32),
             finish_reason=FinishReason.LENGTH,
             routing=self.routing,
         )
 
-    def logprobs(self, tokens: int) -> np.ndarray:
+    def logprobs(self, tokens: int, policy: str) -> np.ndarray:
         chosen = 0.0 if self.routing is None else float(self.routing[0, 0, 0])
-        return np.full(tokens, self.weight + chosen, np.float32)
+        weight = self.weights.get(self.serves.get(policy, policy), self.weight)
+        return np.full(tokens, weight + chosen, np.float32)
 
     async def resume(self) -> None:
         await self.wire.happens(self.name, "resume")
@@ -198,9 +215,9 @@ async def test_with_no_experts_to_wait_for_the_learner_answers_the_canary_while_
     await stage.connect_and_publish()
     answer, asked = asyncio.Event(), stage.learner.token_logprobs
 
-    async def answered(token_ids: np.ndarray, routing: np.ndarray | None = None) -> np.ndarray:
+    async def answered(token_ids: np.ndarray, *others: Any) -> np.ndarray:
         answer.set()
-        return await asked(token_ids, routing)
+        return await asked(token_ids, *others)
 
     stage.learner.token_logprobs = answered
     stage.wire.faults["engine-0", "receive"] = answer.wait  # the engine has reloaded after the learner's answer
@@ -544,4 +561,38 @@ async def test_without_engines_a_publish_waits_for_one_or_for_the_end() -> None:
     assert late.weight == 1.0
     stage.publisher.end(EnginesLost("0 engines are left"))
     with pytest.raises(EnginesLost, match="0 engines are left"):
+        await stage.publisher.publish()
+
+
+def of_policies(**offsets: float) -> Stage:
+    stage = Stage()
+    stage.learner.offsets = offsets
+    return stage
+
+
+async def test_every_policy_has_a_canary_and_one_that_stays_behind_is_named() -> None:
+    stage = of_policies(one=0.0, two=3.0)
+    await stage.publisher.verify()
+    stage.engines[1].stale = {"two"}
+    stage.learner.update(2.0)
+    with pytest.raises(WeightSyncError, match=r"engine-1.*policy two: ") as raised:
+        await stage.publisher.publish()
+    assert raised.value.lost == ("engine-1",)
+    assert "policy one" not in str(raised.value)
+
+
+async def test_an_engine_that_confuses_two_policies_fails_even_while_they_are_equal() -> None:
+    stage = of_policies(one=0.0, two=0.0)
+    for engine in stage.engines:
+        engine.serves = {"one": "two", "two": "one"}
+    with pytest.raises(WeightSyncError, match=r"policy one: it does not follow perturbed weights.*policy two"):
+        await stage.publisher.verify()
+
+
+async def test_an_engine_that_confuses_two_policies_later_fails() -> None:
+    stage = of_policies(one=0.0, two=3.0)
+    await stage.publisher.verify()
+    stage.engines[0].serves = {"two": "one"}
+    stage.learner.update(1.5)
+    with pytest.raises(WeightSyncError, match=r"engine-0.*policy two"):
         await stage.publisher.publish()

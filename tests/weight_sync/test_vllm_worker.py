@@ -46,14 +46,14 @@ def made_engine(*workers: Any) -> Any:
         return [getattr(worker, method)(*args, **(kwargs or {})) for worker in workers]
 
     engine: Any = object.__new__(VllmEngine)
-    engine._engine, engine._adapter = SimpleNamespace(collective_rpc=collective_rpc), None
+    engine._engine, engine._adapters = SimpleNamespace(collective_rpc=collective_rpc), {}
     return engine
 
 
 @pytest.mark.parametrize("step", ["start", "update", "finish"])
 def test_a_transfer_that_failed_in_one_worker_is_its_answer_and_the_engines_error(step: str) -> None:
     worker = made_worker(**{step: TransferError(GONE)})
-    assert worker.receive_update(Manifest(tensors=()), adapter=False) == GONE
+    assert worker.receive_update(Manifest(tensors=()), ()) == GONE
     with pytest.raises(TransferError, match=GONE):
         made_engine(made_worker(), worker).receive(Manifest(tensors=()))
 
@@ -65,5 +65,5 @@ def test_so_is_a_group_that_a_worker_cannot_join() -> None:
 
 def test_every_other_error_is_raised_and_a_whole_transfer_returns_its_seconds() -> None:
     with pytest.raises(ZeroDivisionError):
-        made_worker(update=ZeroDivisionError()).receive_update(Manifest(tensors=()), adapter=False)
+        made_worker(update=ZeroDivisionError()).receive_update(Manifest(tensors=()), ())
     assert made_engine(made_worker(), made_worker()).receive(Manifest(tensors=())) == {"receive": 2.0}

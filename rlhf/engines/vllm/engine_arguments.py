@@ -80,13 +80,13 @@ def usage_context(settings: EngineSettings) -> UsageContext:
 
 
 def lora_arguments(settings: EngineSettings) -> dict[str, Any]:
-    """Return vLLM's arguments for one adapter of the settings' rank and targets; empty without an adapter."""
+    """Return vLLM's arguments for the adapters of the settings, of this rank or a lower one; empty without any."""
     lora = settings.model.lora
     if lora is None:
         return {}
     return {
         "enable_lora": True,
-        "max_loras": 1,
+        "max_loras": len(settings.policies),
         "max_lora_rank": min(size for size in SLOT_RANKS if size >= lora.rank),
         "lora_target_modules": list(lora.target_modules),
     }

@@ -88,8 +88,8 @@ class EngineWorker:
         """End requests now: `collect` returns the tokens sampled so far."""
         self._thread.run(lambda engine: self._cut_off(engine, ids), awaited="cut_off", timeout_seconds=self._seconds)
 
-    def token_logprobs(self, token_ids: NDArray[np.int32]) -> TokenLogprobs:
-        """Return log-probs of given tokens `[T]`, or of rows of them `[R, T]`, at temperature 1, with the engine's
+    def token_logprobs(self, token_ids: NDArray[np.int32], policy: str = "") -> TokenLogprobs:
+        """Return log-probs of given tokens `[T]`, or of rows of them `[R, T]`, at temperature 1, with a policy's
         current weights.
 
         Raises `ValueError` for tokens outside the model's vocabulary or context.
@@ -99,13 +99,13 @@ class EngineWorker:
             if detail := why_refused(request, self.facts):
                 raise ValueError(f"{self.name} cannot give log-probs: {detail}")
         return self._phase(
-            "token_logprobs", lambda engine: engine.token_logprobs(token_ids, timeout_seconds=self._seconds)
+            "token_logprobs", lambda engine: engine.token_logprobs(token_ids, policy, timeout_seconds=self._seconds)
         )
 
-    def extend(self, token_ids: NDArray[np.int32], tokens: int) -> Completion:
-        """Sample `tokens` more tokens after `token_ids`, at temperature 1 with the engine's current weights, while all
+    def extend(self, token_ids: NDArray[np.int32], tokens: int, policy: str = "") -> Completion:
+        """Sample `tokens` more tokens after `token_ids`, at temperature 1 with a policy's current weights, while all
         other requests wait."""
-        request = GenerateRequest("extend", token_ids, temperature=1, max_tokens=tokens, seed=0)
+        request = GenerateRequest("extend", token_ids, temperature=1, max_tokens=tokens, seed=0, policy=policy)
         completion = self._phase("extend", lambda engine: engine.extend(request, timeout_seconds=self._seconds))
         return replace(completion, engine=self.name)
 
@@ -167,6 +167,8 @@ class EngineWorker:
     def _take(self, engine: VllmEngine, requests: Sequence[GenerateRequest]) -> None:
         for request in requests:
             detail = self._cause or why_refused(request, self.facts)
+            if not detail and request.policy not in (known := self.settings.policies):
+                detail = f"the policy is {request.policy!r}; this engine has {', '.join(map(repr, known))}"
             if detail:
                 self._outbox.put((request.id, RefusedRequest(detail, broken=bool(self._cause))))
                 continue

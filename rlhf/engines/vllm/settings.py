@@ -23,7 +23,8 @@ class EngineSettings:
 
     A reply ends at any of `stop_token_ids`, after any of the texts `stop`, or at its token budget. `weight_transfer`
     names vLLM's backend for weight syncs; an engine without one only evaluates. With `model.lora`, resolved for this
-    model's layers, a weight sync sends only adapters. With `records_routing`, replies report which experts were chosen
+    model's layers, a weight sync sends only adapters: one, or one for each of `policies`, the names of which are in
+    requests. With `records_routing`, replies report which experts were chosen
     for each token. An engine that `sleeps` can release its memory between two weight syncs.
     """
 
@@ -36,6 +37,7 @@ class EngineSettings:
     weight_transfer: str | None = None
     records_routing: bool = False
     sleeps: bool = False
+    policies: tuple[str, ...] = ("",)
     device: Literal["cpu", "cuda"] = "cpu"
 
 
@@ -58,7 +60,7 @@ class EngineFacts(NamedTuple):
 
 class GenerateRequest(NamedTuple):
     """One prompt to continue: `token_ids` `int32 [P]`. Temperature 0 is greedy. Another engine sampled the last
-    `sampled` tokens with this seed. `structure` is that of `Sampling`."""
+    `sampled` tokens with this seed. `structure` is that of `Sampling`, `policy` that of `Prompt`."""
 
     id: str
     token_ids: NDArray[np.int32]
@@ -67,6 +69,7 @@ class GenerateRequest(NamedTuple):
     seed: int
     sampled: int = 0
     structure: str = ""
+    policy: str = ""
 
 
 class RefusedRequest(NamedTuple):

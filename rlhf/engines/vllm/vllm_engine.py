@@ -46,7 +46,7 @@ from rlhf.engines.vllm.settings import (
 from rlhf.engines.vllm.sleeping import Sleeper
 from rlhf.errors import DeadlinePassed, ModelError, TransferError
 from rlhf.types import Completion, FinishReason, PolicyVersion, SampledTokens, TokenLogprobs
-from rlhf.weight_sync.lora import POLICY, unknown_and_missing
+from rlhf.weight_sync.lora import adapter_requests, unknown_and_missing
 from rlhf.weight_sync.rehearsal import rehearse
 from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
 from rlhf.weight_sync.vllm_internals import keep_process_group, uncompiled_classes
@@ -92,9 +92,9 @@ class VllmEngine:
         self._sleeper = Sleeper(
             self._engine, keeps_base=settings.model.lora is not None, on_cpu=settings.device == "cpu"
         )
-        self._adapter = POLICY if settings.model.lora else None
-        if self._adapter:
-            self._engine.collective_rpc("serve_zero_adapter")
+        self._adapters = adapter_requests(settings.policies) if settings.model.lora else {}
+        if self._adapters:
+            self._engine.collective_rpc("serve_zero_adapters", args=(tuple(self._adapters),))
         self._acknowledged: Manifest | None = None
         self._counter = LoadCounter()
         self._routing: RoutingRecord | None = None
@@ -130,7 +130,7 @@ class VllmEngine:
             request = request._replace(seed=request.seed + request.sampled)
         params = sampling_params(request, self._settings, seeded=self._seeded)
         try:
-            reply = self._add(request.id, request.token_ids, params)
+            reply = self._add(request.id, request.token_ids, params, request.policy)
         except VLLMValidationError as error:
             if not request.structure:
                 raise
@@ -164,11 +164,13 @@ class VllmEngine:
         replies = {request_id: completion_of(request_id, *reply) for request_id, reply in finished.items()}
         return {**replies, **self._progress()}
 
-    def token_logprobs(self, token_ids: NDArray[np.int32], *, timeout_seconds: float) -> TokenLogprobs:
+    def token_logprobs(
+        self, token_ids: NDArray[np.int32], policy: str = "", *, timeout_seconds: float
+    ) -> TokenLogprobs:
         """Return log-probs of given tokens at temperature 1, or of rows of them, recomputed, never from a cache."""
         rows = list(token_ids.reshape(-1, token_ids.shape[-1]))
         with self._alone() if self._paused else nullcontext():
-            replies = self._run_to_end("token_logprobs", rows, SCORING, timeout_seconds)
+            replies = self._run_to_end("token_logprobs", rows, SCORING, policy, timeout_seconds)
         return _scored(list(replies.values()), token_ids.shape[:-1])
 
     def extend(self, request: GenerateRequest, *, timeout_seconds: float) -> Completion:
@@ -179,7 +181,8 @@ class VllmEngine:
         """
         with self._alone() if self._paused else nullcontext(), torch.random.fork_rng(devices=[]):
             endless = sampling_params(request, replace(self._settings, stop_token_ids=(), stop=()))
-            ((_, reply),) = self._run_to_end("extend", [request.token_ids], endless, timeout_seconds).items()
+            replies = self._run_to_end("extend", [request.token_ids], endless, request.policy, timeout_seconds)
+            ((_, reply),) = replies.items()
             return reply.completion(FinishReason.LENGTH)
 
     def prepare(self, manifest: Manifest) -> Load:
@@ -228,9 +231,8 @@ class VllmEngine:
     def receive(self, manifest: Manifest) -> Seconds:
         """Receive all tensors of one weight sync, then activate adapters. Returns the slowest worker's seconds by
         part."""
-        adapter = {"adapter": self._adapter is not None}
         spent: list[Seconds] = _unless_failed(
-            self._engine.collective_rpc("receive_update", args=(manifest,), kwargs=adapter)
+            self._engine.collective_rpc("receive_update", args=(manifest, tuple(self._adapters)))
         )
         return {name: max(one.get(name, 0.0) for one in spent) for name in spent[0]}
 
@@ -276,16 +278,18 @@ class VllmEngine:
         return [worker.proc.pid for worker in executor.workers]
 
     def _acknowledge(self, manifest: Manifest) -> None:
-        compare = unknown_and_missing if self._adapter else rehearse
+        compare = partial(unknown_and_missing, policies=tuple(self._adapters)) if self._adapters else rehearse
         unknown, missing = self._engine.apply_model(partial(compare, manifest=manifest))[0]
         if unknown or missing:
             faults = {"it has no parameter for": unknown, "no tensor fills": missing}
             raise ModelError(" and ".join(f"{fault} {names[:NAMED]}" for fault, names in faults.items() if names))
         self._acknowledged = manifest
 
-    def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams) -> SampledReply:
+    def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams, policy: str) -> SampledReply:
+        # Never without an adapter beside requests with one: on a CPU vLLM would serve it with some policy's.
+        adapter = self._adapters[policy] if self._adapters else None
         request = self._engine.input_processor.process_inputs(
-            request_id, tokens_input(token_ids.tolist()), params, self._tasks, lora_request=self._adapter
+            request_id, tokens_input(token_ids.tolist()), params, self._tasks, lora_request=adapter
         )
         tokenizer = self._engine.get_tokenizer() if params.stop else None
         detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, request) if tokenizer else None
@@ -320,12 +324,17 @@ class VllmEngine:
             reply.experts = [self._routing.of(request_id, reply.prompt_tokens + len(reply.token_ids) - 1)]
 
     def _run_to_end(
-        self, name: str, prompts: Sequence[NDArray[np.int32]], params: SamplingParams, timeout_seconds: float
+        self,
+        name: str,
+        prompts: Sequence[NDArray[np.int32]],
+        params: SamplingParams,
+        policy: str,
+        timeout_seconds: float,
     ) -> dict[str, SampledReply]:
         """Return the replies to these prompts, in order; they run together."""
         ids = [f"{name}-{time.monotonic_ns()}-{number}" for number in range(len(prompts))]
         for request_id, prompt in zip(ids, prompts, strict=True):
-            self._add(request_id, prompt, params)
+            self._add(request_id, prompt, params, policy)
         deadline = time.monotonic() + timeout_seconds
         while not all(request_id in self._finished for request_id in ids):
             if time.monotonic() > deadline:

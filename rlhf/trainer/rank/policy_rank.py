@@ -156,7 +156,7 @@ class Rank(ModelRank):
     def perturb(self) -> None:
         """Move every weight far above tolerance, for the start check."""
         self._held = weights.snapshot(self.policy, self._form)
-        weights.perturb(self.policy, self._form)
+        weights.perturb(self.policy, self._form, self.settings.policy)
 
     def restore(self) -> None:
         """Undo `perturb`, bit for bit."""
