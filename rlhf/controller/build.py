@@ -31,6 +31,7 @@ from rlhf.engines.vllm.settings import EngineFacts, EngineSettings
 from rlhf.errors import ConfigError, ModelError, RlhfError
 from rlhf.http.outages import Outages
 from rlhf.models.config import LoraConfig, RoutingMode
+from rlhf.recipe.policies import assignment
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import (
     LEARNER,
@@ -51,6 +52,7 @@ from rlhf.rollout.evaluation import EvaluationSet, Evaluator
 from rlhf.rollout.group import GroupRollout
 from rlhf.runs.view import View
 from rlhf.trainer.learner import RemoteLearner
+from rlhf.trainer.policies import PolicyLearners
 from rlhf.trainer.settings import LearnerSettings, Trained
 from rlhf.types import Sampling, Task, Tool
 from rlhf.weight_sync.canary import canary, tolerance_for
@@ -100,17 +102,22 @@ async def start_ranks(learner: RemoteLearner, recipe: Recipe, model: str, tell: 
     return facts
 
 
-def learner_settings(recipe: Recipe, model: str) -> LearnerSettings:
+def learner_settings(recipe: Recipe, model: str, policy: str = "") -> LearnerSettings:
+    """Return the settings of the ranks; of a recipe with policies those of each, of which `policy` is one."""
+    own = recipe.of_policy(policy)
     return LearnerSettings(
         model_path=model,
-        model=recipe.model.model_copy(update={"lora": adapters_of(recipe, model)}),
-        trainer=recipe.trainer,
+        model=own.model.model_copy(update={"lora": adapters_of(own, model)}),
+        trainer=own.trainer,
         # Examples were not sampled: their log-probs are the model's at temperature 1.
         temperature=recipe.sampling.temperature if recipe.kind in ("rl", "distill", "offline") else 1.0,
         device=learner_device(recipe),
         trains=trained_by(recipe),
         routing=routing_of(recipe, model) if recipe.plays else "ignore",
         seed=recipe.seed,
+        policy=policy,
+        frozen=policy in recipe.policies and policy not in recipe.trained_policies,
+        policies=() if policy else tuple(learner_settings(recipe, model, name) for name in recipe.policies),
     )
 
 
@@ -141,7 +148,8 @@ def trained_by(recipe: Recipe) -> Trained:
 
 
 def make_learner(recipe: Recipe, workers: Sequence[Worker]) -> RemoteLearner:
-    return learner_of(RemoteLearner, recipe, workers)
+    """Return the learner of the policy, or of several."""
+    return learner_of(PolicyLearners if recipe.policies else RemoteLearner, recipe, workers)
 
 
 def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
@@ -159,11 +167,15 @@ def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
 
 def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...], *, publishes: bool) -> EngineSettings:
     """Return the settings of an engine of one GPU for `model`; `publishes` is whether it receives weight syncs."""
+    policies = tuple(recipe.policies) if publishes else ()
+    if policies:  # an engine has room for the largest
+        recipe = recipe.of_policy(max(policies, key=lambda name: recipe.policies[name].lora.rank))
     adapters = adapters_of(recipe, model) if publishes and recipe.model.publishes_adapters else None
     return EngineSettings(
         model_path=model,
         model=recipe.model.model_copy(update={"lora": adapters}),
         rollout=recipe.rollout,
+        policies=policies or ("",),
         stop_token_ids=tuple(dict.fromkeys((*stop_token_ids, *recipe.sampling.stop_token_ids))),
         stop=recipe.sampling.stop,
         weight_transfer=engine_backend(transfer_backend(recipe)) if publishes else None,
@@ -210,6 +222,8 @@ class Serving:
     facts: EngineFacts
     surroundings: Surroundings
     outages: Outages
+    policy_of: Callable[[str, Task, int], str]
+    trained: tuple[str, ...]
 
     def rollout(
         self,
@@ -233,6 +247,8 @@ class Serving:
             greedy_baseline=greedy_baseline,
             purpose=purpose,
             play=self.surroundings.play(purpose),
+            policy_of=self.policy_of,
+            trained=self.trained,
         )
 
     async def opening(self, seed: int, task: Task) -> str | None:
@@ -294,6 +310,17 @@ def _form(task: Task) -> tuple[object, ...]:
     return (bool(task.tools), *parts)
 
 
+def check_roles(recipe: Recipe, playing: Iterable[str]) -> None:
+    """Check that a policy plays each role of the environment. Raises `ConfigError`."""
+    known = recipe.roles
+    if (
+        recipe.policies
+        and not isinstance(known, str)
+        and (role := next((one for one in playing if one not in known), ""))
+    ):
+        raise ConfigError(f"roles names no policy for {role}, which plays here; it has {', '.join(known)}")
+
+
 @asynccontextmanager
 async def started_serving(
     recipe: Recipe, cluster: Cluster, model: str, *, logs: Path, publishes: bool, tell: Tell, asked: Iterable[Task] = ()
@@ -314,6 +341,7 @@ async def started_serving(
                 logs=logs,
             )
         )
+        check_roles(recipe, (*surroundings.training.roles, *surroundings.evaluation.roles))
         renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
         if recipe.environment is None and recipe.agent is None:  # their later messages are not known yet
             check_asked(model, renderer, asked)
@@ -324,7 +352,10 @@ async def started_serving(
         stack.push_async_callback(reward.close)
         facts = await start_engines(engines, reward, together=recipe.rollout.gpus_per_engine % 1 == 0)
         stack.push_async_callback(stop_engines, engines)
-        yield Serving(engines, Router(engines), renderer, reward, facts, surroundings, outages)
+        yield Serving(
+            engines, Router(engines), renderer, reward, facts, surroundings, outages,
+            assignment(recipe.policies, recipe.roles), recipe.trained_policies,
+        )  # fmt: skip
 
 
 async def start_engines(engines: Sequence[RemoteEngine], reward: LiveReward, *, together: bool) -> EngineFacts:

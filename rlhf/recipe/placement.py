@@ -174,7 +174,8 @@ def learners(loaded: LoadedRecipe, cards: int) -> Iterator[Changes]:
 
 def layouts(loaded: LoadedRecipe, cards: int) -> Iterator[Changes]:
     """Iterate over numbers of ranks and engines, the smallest engines first. They take turns on all cards; where the
-    learner trains on older samples, or the recipe says so, each has a part of them, at first the half."""
+    learner trains on older samples, or several policies, or the recipe says so, each has a part of them, at first the
+    half."""
     recipe, rollout, ranks = loaded.recipe, loaded.recipe.rollout, loaded.recipe.trainer.deepspeed.ranks
     team, all_sizes = recipe.trainer.deepspeed.sequence_parallel, rollout.tensor_parallel_sizes
     if not recipe.plays:
@@ -184,7 +185,8 @@ def layouts(loaded: LoadedRecipe, cards: int) -> Iterator[Changes]:
     if isinstance(rollout.tensor_parallel_size, tuple):
         yield apart | {RANKS: cards - sum(all_sizes)}
         return
-    turns = recipe.cluster.placement == "colocated" if loaded.says(TURNS) else not recipe.trainer.max_staleness
+    apt = not recipe.trainer.max_staleness and not recipe.policies
+    turns = recipe.cluster.placement == "colocated" if loaded.says(TURNS) else apt
     engines = rollout.engines if loaded.says(ENGINES) else 0
     for size in all_sizes[:1] if loaded.says(SIZE) else SIZES:
         if turns:

@@ -17,6 +17,7 @@ from rlhf.http.config import Url
 from rlhf.models.config import ModelConfig
 from rlhf.recipe.devices import check_colocation, check_rank_gpus
 from rlhf.recipe.kinds import FROM_DATA, OF_EXAMPLES, PLAYED
+from rlhf.recipe.policies import PolicyConfig, check_policies, trainer_of
 from rlhf.reward.config import RewardConfig
 from rlhf.rollout.agent_config import AgentConfig
 from rlhf.runs.loggers import LIBRARIES
@@ -125,6 +126,12 @@ class Recipe(Config):
     """The environment of the episodes; without one a task is one question and one reply."""
     agent: AgentConfig | None = None
     """A program that drives the episodes instead, as a client of the policy."""
+    policies: dict[str, PolicyConfig] = Field({})
+    """Several policies, by name: adapters over one model, each with its own optimizer. Without any, the model plays all
+    roles."""
+    roles: dict[str, str] | str = Field({})
+    """With `policies`: the policy of each of the environment's roles, or `module:function` `(role, task, ordinal) ->
+    policy`, where `ordinal` numbers the groups of the run."""
     trainer: TrainerConfig = TrainerConfig()
     cluster: ClusterConfig = ClusterConfig()
     run: RunConfig = RunConfig()
@@ -150,6 +157,7 @@ class Recipe(Config):
             self._engines_take_turns()
         if self.cluster.kind == "local":
             self._fit_one_process()
+        self._policies_fit()
         self._adapters_can_travel()
         self._routing_is_heard()
         self._attention_can_be_shared()
@@ -182,6 +190,26 @@ class Recipe(Config):
         if self.kind == "distill":
             self._follows_a_teacher()
         return self
+
+    def _policies_fit(self) -> None:
+        if not self.policies:
+            if self.roles:
+                raise ValueError("roles are played by policies, and the recipe has none; add policies")
+            return
+        backend = self.trainer.weight_sync.backend
+        unfit = {
+            f"kind: {self.kind}": self.kind != "rl",
+            "a recipe without environment": self.environment is None,
+            "model.lora": self.model.lora is not None,
+            "trainer.critic": self.trainer.critic is not None,
+            "trainer.ema_decay": self.trainer.ema_decay is not None,
+            "trainer.reference_path": self.trainer.reference_path is not None,
+            "cluster.placement: colocated": self.cluster.placement == "colocated",
+            f"trainer.weight_sync.backend: {backend}": backend not in ("auto", "gloo"),
+        }
+        if found := next((key for key, given in unfit.items() if given), None):
+            raise ValueError(f"policies do not go with {found}; remove one of them")
+        check_policies(self.policies, self.roles, self.trainer)
 
     def _environment_is_played(self) -> None:
         paid = any(scorer.kind == "environment" for scorer in self.reward.scorers.values())
@@ -380,6 +408,19 @@ class Recipe(Config):
         for key, value in chosen.items():
             if value not in ("distill", "distillation"):
                 raise ValueError(f"trainer.{key} is {value}, which kind: distill does not run; use kind: rl")
+
+    def of_policy(self, name: str) -> Recipe:
+        """Return the recipe with which one policy would be trained alone; for `""` this one."""
+        if not name:
+            return self
+        lora = self.policies[name].lora.model_copy(update={"weight_sync": "adapter"})
+        trainer = trainer_of(self.trainer, name, self.policies[name])
+        model = self.model.model_copy(update={"lora": lora})
+        return self.model_copy(update={"model": model, "trainer": trainer, "policies": {}, "roles": {}})
+
+    @property
+    def trained_policies(self) -> tuple[str, ...]:
+        return tuple(name for name, policy in self.policies.items() if policy.trained) or ("",)
 
     @property
     def plays(self) -> bool:

@@ -145,7 +145,7 @@ def transfer_backend(recipe: Recipe) -> Literal["gloo", "nccl", "ipc"]:
         return chosen
     if recipe.cluster.kind == "local":
         return "gloo"
-    if recipe.model.publishes_adapters or "cpu" in (engine_device(recipe), learner_device(recipe)):
+    if recipe.model.publishes_adapters or recipe.policies or "cpu" in (engine_device(recipe), learner_device(recipe)):
         return "gloo"
     if recipe.cluster.placement == "colocated" or shares_one_gpu(recipe):
         return "ipc"

@@ -31,7 +31,8 @@ AGENT = "agent"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyClient:
-    """A policy with its engine, renderer and budgets. `seed_of(turn)` gives the sampling seed of a reply."""
+    """A policy with its engine, renderer and budgets. `seed_of(turn)` gives the sampling seed of a reply; in a run with
+    several policies `policy_of(role)` names the one that plays a role."""
 
     engine: RolloutEngine
     renderer: ChatRenderer
@@ -39,6 +40,7 @@ class PolicyClient:
     max_context_tokens: int
     session: str
     seed_of: Callable[[int], int]
+    policy_of: Callable[[str], str] = lambda role: ""
 
 
 class EpisodeRunner(Protocol):
@@ -69,6 +71,7 @@ class EpisodeState:
     history: History
     said: list[Message] = field(default_factory=list)
     role: str = AGENT
+    policy: str = ""
     response: str = ""
     engine: str = ""
     generate_seconds: float = 0.0
@@ -85,7 +88,7 @@ class EpisodeState:
         """Ask for one reply to the whole context, within the budgets of turn and context; `receive` takes it."""
         self.asked_at = time.monotonic()
         return policy.engine.generate(
-            Prompt(token_ids=self.history.context.token_ids),
+            Prompt(token_ids=self.history.context.token_ids, policy=self.policy),
             sampling=replace(policy.sampling, max_tokens=self.room(policy)),
             seed=policy.seed_of(turn),
             session=policy.session,
@@ -112,6 +115,7 @@ class EpisodeState:
             conversation=tuple(self.said),
             malformed_calls=self.malformed_calls,
             role=self.role,
+            policy=self.policy,
             out_of_time=self.out_of_time,
             env_info=tuple(infos),
         )
@@ -146,7 +150,8 @@ def open_episode(
     task: Task, policy: PolicyClient, first: Sequence[Message], last_turns: int | None, role: str = AGENT
 ) -> EpisodeState:
     """Return the state of an episode that starts with these messages. Raises `Unplayable`, and `ModelError`."""
-    state = EpisodeState(task=task, history=history_of(policy.renderer, task.messages, first, last_turns), role=role)
+    history = history_of(policy.renderer, task.messages, first, last_turns)
+    state = EpisodeState(task=task, history=history, role=role, policy=policy.policy_of(role))
     if state.room(policy) < 1:
         detail = f"{len(state.history.context)} prompt tokens in a context of {policy.max_context_tokens}"
         raise Unplayable(Failed(kind="prompt_too_long", detail=f"task {task.id}: {detail}"))

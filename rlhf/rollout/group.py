@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -27,7 +28,9 @@ ANSWER_ONCE = AnswerOnce()
 class GroupRollout:
     """Plays `group_size` episodes of a task concurrently; a failure in one becomes data. Sample `n * roles + r` is role
     `r` of episode `n`. With `greedy_baseline`, one more is played at temperature 0: the group's `baseline` (ReMax,
-    arXiv 2310.10505), which needs a single role. A group whose baseline has no score is `Failed("no_baseline")`."""
+    arXiv 2310.10505), which needs a single role. A group whose baseline has no score is `Failed("no_baseline")`.
+    `policy_of(role, task, ordinal)` names the policy of a role, in a run with several; the `trained` ones are compared
+    by `filter_equal_rewards`."""
 
     engine: RolloutEngine
     renderer: ChatRenderer
@@ -40,6 +43,8 @@ class GroupRollout:
     greedy_baseline: bool = False
     purpose: str = "train"
     play: EpisodeRunner = ANSWER_ONCE
+    policy_of: Callable[[str, Task, int], str] = lambda role, task, ordinal: ""
+    trained: tuple[str, ...] = ("",)
 
     def __post_init__(self) -> None:
         if self.greedy_baseline and len(self.play.roles) > 1:
@@ -66,7 +71,7 @@ class GroupRollout:
         """Return the outcome of one episode, for every role."""
         seed = environment_seed(run_seed=self.run_seed, purpose=self.purpose, task=task.id)
         try:
-            policy = self._policy(ticket, sample, sampling)
+            policy = self._policy(task, ticket, sample, sampling)
             with span("episode", detail=True, task=task.id, session=policy.session):
                 return await self.play(task, policy, seed)
         except DeadlinePassed as error:
@@ -77,7 +82,7 @@ class GroupRollout:
             failed = Failed(kind=f"{ENVIRONMENT_FAILURE}{error.kind}", detail=str(error))
         return tuple(failed for _ in self.play.roles)
 
-    def _policy(self, ticket: Ticket, sample: int, sampling: Sampling) -> PolicyClient:
+    def _policy(self, task: Task, ticket: Ticket, sample: int, sampling: Sampling) -> PolicyClient:
         def seed_of(turn: int) -> int:
             return request_seed(
                 run_seed=self.run_seed, purpose=self.purpose, ordinal=ticket.ordinal, sample=sample, turn=turn
@@ -90,6 +95,7 @@ class GroupRollout:
             max_context_tokens=self.max_context_tokens,
             session=f"{self.purpose}-{ticket.ordinal}-{sample}",
             seed_of=seed_of,
+            policy_of=lambda role: self.policy_of(role, task, ticket.ordinal),
         )
 
     async def _scored(self, task: Task, episodes: list[Trajectory | Failed]) -> tuple[Sample, ...]:
@@ -113,7 +119,7 @@ class GroupRollout:
             return Failed(kind="too_few_survivors", detail=detail, samples=group.samples)
         if group.baseline and (loss := group.baseline.failure_kind):
             return Failed(kind="no_baseline", detail=f"lost the greedy episode: {loss}", samples=group.samples)
-        if self.filter_equal_rewards and group.all_equal:
+        if self.filter_equal_rewards and all(replace(group, policy=one).all_equal for one in self.trained):
             return Filtered(group=group, reason="equal rewards")
         return group
 

@@ -32,7 +32,7 @@ from rlhf.types import (
     Updated,
 )
 
-LEFT_OUT = "left_out"
+LEFT_OUT, FROZEN = "left_out", "frozen"
 """Why an episode of an update was not trained by it."""
 
 
@@ -50,6 +50,8 @@ class EndedGroup:
     update: int | None = None
     trained: Mapping[int, TrainedSample] = field(default_factory=dict)
     """What was learnt of samples, by their index."""
+    frozen: tuple[str, ...] = ()
+    """The policies that this update did not train."""
     evaluation_set: str | None = None
 
     @property
@@ -78,6 +80,7 @@ def ended_in_update(groups: Sequence[Group], updated: Updated, update: int) -> l
             failure_detail="the update ended before it used the episode (trainer.kl.stop)",
             update=update,
             trained=trained[group.ticket.ordinal],
+            frozen=updated.frozen,
         )
         for group in groups
     ]
@@ -164,6 +167,8 @@ def _outcome(ended: EndedGroup, index: int) -> tuple[EpisodeOutcome, str | None,
             return EpisodeOutcome.FAILED, failed.kind, failed.detail
         case Sample(score=Unscored() as unscored) if ended.outcome is not EpisodeOutcome.SERVED:
             return EpisodeOutcome.UNSCORED, unscored.kind, unscored.detail
+        case Sample(trajectory=Trajectory(policy=policy)) if policy in ended.frozen:
+            return EpisodeOutcome.FILTERED, FROZEN, "its policy is not trained"
         case _:
             return ended.outcome, ended.failure_kind, ended.failure_detail
 

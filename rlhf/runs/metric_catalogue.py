@@ -76,11 +76,13 @@ def catalogue() -> tuple[Metric, ...]:
 
 
 def find_metric(name: str) -> Metric | None:
-    """Return the entry of the metric: the one with this name, else the first family with it; None for a user's own
-    metric."""
+    """Return the entry of the metric: the one with this name, else the first family with it, else the one of what a
+    policy's name precedes; None for a user's own metric."""
     entries = catalogue()
     same = (entry for entry in entries if entry.name == name)
-    return next(same, None) or next((entry for entry in entries if entry.pattern.fullmatch(name)), None)
+    found = next(same, None) or next((entry for entry in entries if entry.pattern.fullmatch(name)), None)
+    of_policy = name.partition("/")[2]
+    return found or (find_metric(of_policy) if "/" in of_policy else None)
 
 
 def with_entries(names: Iterable[str]) -> list[tuple[str, Metric | None]]:

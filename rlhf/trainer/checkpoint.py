@@ -161,7 +161,7 @@ def _parse(text: str) -> CheckpointManifest:
 
 def model_folder(checkpoint: str | Path, part: str = MODEL) -> str:
     """Return the Hugging Face folder that `checkpoint` names: itself, a checkpoint's, or that of a run folder's newest
-    checkpoint. `part` is `MODEL`, `AVERAGE` or `ADAPTER`.
+    checkpoint. `part` is `MODEL`, `AVERAGE` or `ADAPTER`, or the `ADAPTER` of one of several policies.
 
     Raises `CheckpointError` when there is no such part, or only an incomplete checkpoint.
     """
@@ -171,6 +171,11 @@ def model_folder(checkpoint: str | Path, part: str = MODEL) -> str:
     if (path / CHECKPOINTS).is_dir():
         path = newest_checkpoint(path / CHECKPOINTS)
     read_checkpoint(path)
+    if (path / POLICIES).is_dir() and not (path / part).is_dir():
+        names = ", ".join(sorted(one.name for one in (path / POLICIES).iterdir()))
+        raise CheckpointError(
+            f"{path} holds policies and no model: {names}; `rlhf export --policy` takes one's adapter"
+        )
     if part != MODEL and not (path / part).is_dir():
-        raise CheckpointError(f"{path} has no {part}/; a run writes it with {WRITTEN_WITH[part]}")
+        raise CheckpointError(f"{path} has no {part}/; a run writes it with {WRITTEN_WITH.get(part, 'policies')}")
     return str(path / part)

@@ -49,8 +49,10 @@ class ScriptedEngine:
         self._replies, self._stop = iter(replies), stop
         self.asked: list[tuple[list[int], Sampling, int, str]] = []
         self.said: list[Completion] = []
+        self.policies: list[str] = []
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
+        self.policies.append(prompt.policy)
         self.asked.append((prompt.token_ids.tolist(), sampling, seed, session))
         tokens = np.array([*next(self._replies), self._stop][: sampling.max_tokens], np.int32)
         stopped = tokens[-1] == self._stop

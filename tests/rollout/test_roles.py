@@ -60,7 +60,9 @@ async def test_each_role_has_a_trajectory_of_what_it_saw_and_said(tokenizer: Pre
         over({"x": 1.0, "o": -1.0}, reward=0.5),
     )
     said = engine(tokenizer, "a", "b", "c")
-    x, o = await play(TASK, policy(said, tokenizer), environment, seed=3, rules=rules(roles=BOTH))
+    its = policy(said, tokenizer, policy_of={"x": "solver", "o": "other"}.__getitem__)
+    x, o = await play(TASK, its, environment, seed=3, rules=rules(roles=BOTH))
+    assert said.policies == ["solver", "other", "solver"]
     assert isinstance(x, Trajectory)
     assert isinstance(o, Trajectory)
     assert texts(tokenizer, x) == [
@@ -73,6 +75,7 @@ async def test_each_role_has_a_trajectory_of_what_it_saw_and_said(tokenizer: Pre
     assert x.segments[0].turns[-1].terminated
     assert o.segments[0].turns[-1].terminated, "the end of the game is the end for both"
     assert (x.role, o.role, x.status, o.status) == ("x", "o", EpisodeStatus.TERMINATED, EpisodeStatus.TERMINATED)
+    assert (x.policy, o.policy) == ("solver", "other")
     assert [seed for _, _, seed, _ in said.asked] == [100, 101, 102], "no two replies share their draws"
     assert [message.content for message in o.conversation] == ["to o", "b"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,14 @@ def metrics_again(
 
 def advantages_again(groups: Sequence[Group], recipe: Recipe) -> Advantages:
     """Return the advantages of the update of all `groups`; none where they need more than rewards."""
+    if recipe.policies:
+        return {
+            sample: found
+            for name in recipe.trained_policies
+            for sample, found in advantages_again(
+                [replace(group, policy=name) for group in groups], recipe.of_policy(name)
+            ).items()
+        }
     trainer, needs = recipe.trainer, needs_of(recipe.trainer)
     priced = trainer.kl.coefficient > 0 and trainer.kl.place == "reward"
     if needs.values or needs.proximal or needs.reference or priced or is_piece(trainer.advantage.estimator):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf.apps.checks.check_rows import check_rows
-from rlhf.apps.checks.check_training import LabelledText, describe_gpus, training
+from rlhf.apps.checks.check_training import LabelledText, describe_gpus, describe_rate, training
 from rlhf.apps.checks.check_unit_tests import describe_unit_tests
 from rlhf.apps.checks.gold import describe_golds, try_functions
 from rlhf.apps.checks.own_pieces import import_own_pieces
@@ -123,10 +123,23 @@ def parts(recipe: Recipe) -> list[LabelledText]:
             if (agent := recipe.agent)
             else []
         ),
+        *(("policy", describe_policy(recipe, name)) for name in recipe.policies),
         *[("unit tests", text) for text in describe_unit_tests(recipe)],
         *[("gold answers", text) for text in describe_golds(recipe)],
         *(("held out", text) for text in held_out or ["none: the run will not be evaluated"]),
     ]
+
+
+def describe_policy(recipe: Recipe, name: str) -> str:
+    """Return who a policy is, what it plays, and how it is trained."""
+    plays = (
+        recipe.roles
+        if isinstance(recipe.roles, str)
+        else ", ".join(role for role, player in recipe.roles.items() if player == name)
+    )
+    policy, trainer = recipe.policies[name], recipe.of_policy(name).trainer
+    trained = describe_rate(trainer.optimizer, trainer.optimizer_steps) if policy.trained else "not trained"
+    return f"{name}: LoRA of rank {policy.lora.rank}, plays {plays}; {trained}"
 
 
 def describe_episodes(named: str, trainer: TrainerConfig) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlhf.errors import UserError
 from rlhf.runs.model_card import export_model
-from rlhf.trainer.checkpoint import ADAPTER, AVERAGE, MODEL, model_folder
+from rlhf.trainer.checkpoint import ADAPTER, AVERAGE, MODEL, POLICIES, model_folder
 
 
 def run_export(
@@ -17,13 +17,15 @@ def run_export(
     *,
     adapter: bool = False,
     ema: bool = False,
+    policy: str | None = None,
     dtype: str | None = None,
     push_to_hub: str | None = None,
 ) -> int:
     """Copy the exported folder, with a model card. Raises `UserError` when `output` is not empty."""
     if adapter and ema:
         raise UserError("a checkpoint has no average of the adapter alone; --ema without --adapter is the merged model")
-    part = ADAPTER if adapter else AVERAGE if ema else MODEL
+    adapter = adapter or policy is not None
+    part = f"{POLICIES}/{policy}/{ADAPTER}" if policy else ADAPTER if adapter else AVERAGE if ema else MODEL
     export_model(model_folder(checkpoint, part), output)
     if dtype:
         _cast(output, dtype)

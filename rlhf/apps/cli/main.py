@@ -201,6 +201,9 @@ def export(
     output: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to make.")],
     adapter: Annotated[bool, typer.Option("--adapter", help="The LoRA adapter alone, for peft.")] = False,
     ema: Annotated[bool, typer.Option("--ema", help="The average of the weights (trainer.ema_decay).")] = False,
+    policy: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The adapter of this one of several policies.")
+    ] = None,
     dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None, typer.Option(help="Precision [default: the run's].")
     ] = None,

@@ -111,6 +111,7 @@ def longest_sequence(recipe: Recipe, prompt: int, context: int) -> int:
 def learner_layout(recipe: Recipe, zero: Mapping[str, Any], longest: int = 0) -> LearnerLayout:
     """Return the layout of a recipe's ranks, whose micro-batches hold a `longest` sequence."""
     trainer, model, device = recipe.trainer, recipe.model, learner_device(recipe)
+    adapted = model.lora is not None or bool(recipe.policies)
     # In 16 bits gradients are summed in float32, which stage 0 cannot do (`rlhf.trainer.rank.zero`).
     least = 0 if model.dtype == "float32" else 1
     reference = needs_reference(trainer) or recipe.kind == "preference"
@@ -124,10 +125,10 @@ def learner_layout(recipe: Recipe, zero: Mapping[str, Any], longest: int = 0) ->
         sequence_parallel=trainer.deepspeed.sequence_parallel,
         offload_optimizer=trainer.deepspeed.offload_optimizer == "cpu",
         offload_parameters=trainer.deepspeed.offload_parameters == "cpu",
-        reference=reference and (model.lora is None or trainer.reference_path is not None),
+        reference=reference and (not adapted or trainer.reference_path is not None),
         critic=trainer.critic is not None,
         average=trainer.ema_decay is not None,
-        lora=model.lora.rank if model.lora else 0,
+        lora=sum(policy.lora.rank for policy in recipe.policies.values()) or (model.lora.rank if model.lora else 0),
         bucket_bytes=trainer.weight_sync.bucket_bytes(on_gpu=device == "cuda"),
         beside_engines=recipe.plays,
         zero=zero,

@@ -1,0 +1,108 @@
+"""Several policies in one run, in RLlib's words: which there are, and which plays a role."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from pydantic import Field
+
+from rlhf.config import Config, build, did_you_mean, failing_by_name, is_piece, load_bound, merge
+from rlhf.errors import ConfigError
+from rlhf.models.config import LoraConfig
+from rlhf.trainer.config import TrainerConfig
+from rlhf.trainer.credit.composition import check_composition
+from rlhf.trainer.credit.registry import needs_of, preset_layer
+from rlhf.types import Task
+
+NAME = "[a-z][a-z0-9_]*"
+
+OWN_SETTINGS = (
+    "algorithm", "optimizer", "advantage", "loss", "kl", "epochs", "minibatches", "proximal_logprobs", "correction",
+    "mismatch",
+)  # fmt: skip
+"""The settings of `trainer` that a policy may have of its own; the others are one for all."""
+
+
+class PolicyConfig(Config):
+    """One of several policies: an adapter over the recipe's model."""
+
+    lora: LoraConfig = LoraConfig()
+    """Its adapter. Engines always receive the adapters themselves."""
+    trained: bool = True
+    """Whether it learns. One that does not is the model as it is."""
+    trainer: dict[str, Any] = Field({})
+    """Its own settings, over those of the recipe's `trainer`: `algorithm`, `optimizer`, `advantage`, `loss`, `kl`,
+    `epochs`, `minibatches`, `proximal_logprobs`, `correction`, `mismatch`."""
+
+
+def trainer_of(shared: TrainerConfig, name: str, policy: PolicyConfig) -> TrainerConfig:
+    """Return the settings with which a policy is trained: its own, over those of its preset, over the recipe's. Raises
+    `ValueError`."""
+    for key in policy.trainer:
+        if key.partition(".")[0] not in OWN_SETTINGS:
+            raise ValueError(
+                f"policies.{name}.trainer.{key} is not a setting of one policy"
+                f"{did_you_mean(key, OWN_SETTINGS, f'; set trainer.{key}, for all of them')}"
+            )
+    preset = preset_layer(policy.trainer.get("algorithm")).get("trainer", {})
+    values, _ = merge(
+        ("trainer", shared.model_dump(exclude_unset=True)),
+        ("preset", {key: value for key, value in preset.items() if key in OWN_SETTINGS}),
+        ("policy", policy.trainer),
+        kind=TrainerConfig,
+    )
+    try:
+        trainer = build(TrainerConfig, values)
+        check_composition(trainer)
+    except (ConfigError, ValueError) as error:
+        raise ValueError(f"policies.{name}: trainer.{error}") from None
+    return trainer
+
+
+Roles = Mapping[str, str] | str
+"""The policy of each role, or the `module:function` that names it."""
+
+
+def check_policies(policies: Mapping[str, PolicyConfig], roles: Roles, trainer: TrainerConfig) -> None:
+    """Check that policies and roles fit together, and that something is trained. Raises `ValueError`."""
+    for name, policy in policies.items():
+        if not re.fullmatch(NAME, name):
+            raise ValueError(f"policies.{name}: a name has lower-case letters, digits and _, and begins with a letter")
+        if policy.trainer and not policy.trained:
+            raise ValueError(f"policies.{name} is not trained, but has trainer; remove one of them")
+        if needs_of(trainer_of(trainer, name, policy)).baseline:
+            raise ValueError(f"policies.{name}: a greedy baseline (remax) is for one policy; choose another estimator")
+    if not any(policy.trained for policy in policies.values()):
+        raise ValueError("no policy is trained: each of policies has trained: false")
+    targets = {name: policy.lora.target_modules for name, policy in policies.items()}
+    if len(set(targets.values())) > 1:
+        raise ValueError("policies differ in lora.target_modules, which an engine has once; make them equal")
+    if isinstance(roles, str):
+        if not is_piece(roles):
+            raise ValueError(f"roles is {roles!r}; give module:function, or a policy for each role")
+        return
+    for role, name in roles.items():
+        if name not in policies:
+            known = f"; the policies are {', '.join(policies)}"
+            raise ValueError(f"roles.{role} is {name!r}{did_you_mean(name, policies, known)}")
+    if idle := next((name for name in policies if name not in roles.values()), None):
+        raise ValueError(f"policies.{idle} plays no role; add it to roles, or remove it")
+
+
+def assignment(policies: Collection[str], roles: Roles) -> Callable[[str, Task, int], str]:
+    """Return what names the policy of a role, in the group of a task with an ordinal; without policies that is `""`. It
+    raises `ConfigError` for a role, or a policy, that the recipe does not know."""
+    if isinstance(roles, str):
+        make = failing_by_name(load_bound(roles, "roles", {}, given=3), roles, "roles")
+    else:
+        make = lambda role, task, ordinal: roles.get(role)  # noqa: E731 - as the function of a user
+
+    def assigned(role: str, task: Task, ordinal: int) -> str:
+        name = make(role, task, ordinal) if policies else ""
+        if policies and name not in policies:
+            raise ConfigError(f"roles gives {role} to {name!r:.80}; the policies are {', '.join(policies)}")
+        return str(name)
+
+    return assigned

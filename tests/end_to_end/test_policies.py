@@ -1,0 +1,78 @@
+"""Three policies in one run: two that learn and one that does not; a run that was resumed is the run that was."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlhf.apps.cli.audit import run_audit
+from rlhf.runs.episode_parts import parts_in, read_episodes, write_part
+from rlhf.runs.records import EpisodeOutcome, as_row
+from rlhf.types import Task
+from tests.end_to_end.running import ROOT, Run, train
+from tests.end_to_end.test_resume import timeless
+
+pytestmark = pytest.mark.engine
+
+RECIPE = ROOT / "recipes" / "tictactoe_selfplay.yaml"
+OPTIONS = (
+    "policies={one: {lora: {rank: 4}}, two: {lora: {rank: 8}, trainer: {optimizer: {learning_rate: 1e-4}}}, "
+    "old: {trained: false}}",
+    f"roles={__name__}:player", "model.warmup.updates=60", "trainer.groups_per_update=4", "trainer.group_size=4",
+    "data.eval=null", "trainer.eval_every=0", "trainer.save_every=1", "trainer.updates=2", "cluster.kind=local",
+)  # fmt: skip
+
+
+def player(role: str, task: Task, ordinal: int) -> str:
+    """The second player is in turn one that learns and one that does not."""
+    return "one" if role == "first" else ("two", "old")[ordinal % 2]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Run:
+    return train(tmp_path_factory.mktemp("run") / "run", cache, *OPTIONS, recipe=RECIPE)
+
+
+def test_each_episode_is_its_policy_s_and_only_those_that_learn_are_trained(run: Run) -> None:
+    assert len(run.episodes) == 2 * 4 * 4 * 2
+    for episode in run.episodes:
+        if episode.outcome is EpisodeOutcome.FAILED:  # it was never this role's turn
+            continue
+        assert episode.policy == player(str(episode.role), Task(id="t", messages=()), episode.ordinal)
+        fate = (episode.outcome, episode.failure_kind)
+        assert fate == ((EpisodeOutcome.FILTERED, "frozen") if episode.policy == "old" else ("trained", None))
+    for metrics in run.metrics:
+        assert metrics["samples/trained"] == metrics["one/samples/trained"] + metrics["two/samples/trained"]
+        assert min(metrics["one/samples/trained"], metrics["two/samples/trained"]) > 0
+        assert metrics["one/optimizer/learning_rate"] != metrics["two/optimizer/learning_rate"]
+        assert metrics["two/policy/logprob_difference_max"] < 1e-4
+    assert run_audit(run.folder) == 0
+
+
+def test_the_audit_finds_an_episode_of_another_policy(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    number, part = max(enumerate(parts_in(folder / "episodes"), 1))
+    records = list(read_episodes(part))
+    place = next(place for place, one in enumerate(records) if one.policy == "two")
+    records[place] = replace(records[place], policy="one")
+    write_part(part.parent, number, records)
+    assert run_audit(folder) == 1
+    assert "the advantage" in capsys.readouterr().out
+
+
+def test_two_updates_are_one_and_a_resume_and_one(run: Run, tmp_path: Path, cache: Path) -> None:
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    (folder / "summary.json").unlink()
+    shutil.rmtree(folder / "checkpoints" / "version-000002")
+    resumed = train(folder, cache, *OPTIONS, "--resume", recipe=RECIPE)
+    assert [timeless(as_row(one)) for one in resumed.episodes] == [timeless(as_row(one)) for one in run.episodes]
+    for policy in ("one", "two", "old"):
+        for state in ("adapter/adapter_model.safetensors", "state/rank-00000.safetensors"):
+            file = Path("checkpoints", "version-000002", "policies", policy, state)
+            assert (folder / file).read_bytes() == (run.folder / file).read_bytes()
+    assert run_audit(folder) == 0

@@ -1,0 +1,83 @@
+"""Several policies in a recipe: each is trained by its own settings, and each fault is one line."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from rlhf.errors import ConfigError
+from rlhf.recipe.loading import load_recipe
+from rlhf.recipe.policies import assignment
+from rlhf.recipe.schema import Recipe
+from rlhf.types import Task
+from tests.end_to_end.running import ROOT
+
+BOTH = "{first: proposer, second: solver}"
+
+
+def recipe(*overrides: str) -> Recipe:
+    return load_recipe(ROOT / "recipes" / "tictactoe_selfplay.yaml", overrides).recipe
+
+
+def test_a_policy_is_trained_by_its_own_settings_over_its_preset_s_over_the_recipe_s() -> None:
+    its = "{lora: {rank: 4}, trainer: {algorithm: dapo, optimizer: {learning_rate: 1e-5}, loss: {clip_high: 0.3}}}"
+    whole = recipe(f"policies={{proposer: {{lora: {{rank: 8}}}}, solver: {its}}}", f"roles={BOTH}")
+    proposer, solver = whole.of_policy("proposer"), whole.of_policy("solver")
+    assert proposer.trainer == whole.trainer
+    assert (proposer.model.lora.rank, solver.model.lora.rank) == (8, 4)
+    assert solver.model.publishes_adapters
+    assert (solver.trainer.optimizer.learning_rate, solver.trainer.loss.clip_high) == (1e-5, 0.3)
+    assert solver.trainer.loss.aggregation == "token_mean"
+    assert solver.trainer.updates == whole.trainer.updates
+    assert whole.of_policy("") is whole
+
+
+FAULTS = {
+    "{proposer: {}, solver: {}}": "policies.solver plays no role",
+    "{proposer: {trained: false}}": "no policy is trained",
+    "{proposer: {}, solver: {trained: false, trainer: {epochs: 2}}}": "policies.solver is not trained, but has trainer",
+    "{proposer: {trainer: {updates: 3}}}": "policies.proposer.trainer.updates is not a setting of one policy",
+    "{proposer: {trainer: {optimiser: {}}}}": "did you mean 'optimizer'",
+    "{proposer: {trainer: {optimizer: {learning_rate: x}}}}": "policies.proposer: trainer.optimizer.learning_rate",
+    "{proposer: {trainer: {advantage: {estimator: remax}}}}": "a greedy baseline (remax) is for one policy",
+    "{Proposer: {}}": "policies.Proposer: a name has lower-case letters",
+    "{proposer: {lora: {target_modules: [q_proj]}}, solver: {}}": "policies differ in lora.target_modules",
+    "{proposer: {rank: 3}}": "unknown key 'policies.proposer.rank'",
+}
+
+
+@pytest.mark.parametrize(("policies", "said"), FAULTS.items())
+def test_a_fault_is_one_line(policies: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)) as raised:
+        recipe(f"policies={policies}", "roles={first: proposer, second: proposer}")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("roles={first: sovler}", "roles.first is 'sovler'; did you mean 'solver'?"),
+        ("roles=solver", "roles is 'solver'; give module:function"),
+        ("policies={}", "roles are played by policies"),
+        ("model.lora={}", "policies do not go with model.lora"),
+        ("cluster.placement=colocated", "colocated"),
+        ("kind=sft", "kind: sft"),
+    ],
+)
+def test_what_policies_do_not_go_with_is_named(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        recipe("policies={solver: {}}", "roles={first: solver, second: solver}", override)
+
+
+def test_a_function_names_the_policy_of_a_role() -> None:
+    assigned = assignment(("a", "b"), f"{__name__}:by_turns")
+    task = Task(id="t", messages=())
+    assert [assigned("x", task, ordinal) for ordinal in range(2)] == ["a", "b"]
+    with pytest.raises(ConfigError, match="roles gives x to 'c'; the policies are a, b"):
+        assigned("x", task, 2)
+    assert assignment((), {})("x", task, 0) == ""
+
+
+def by_turns(role: str, task: Task, ordinal: int) -> str:
+    return "abc"[ordinal]
