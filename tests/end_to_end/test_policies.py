@@ -22,7 +22,8 @@ OPTIONS = (
     "policies={one: {lora: {rank: 4}}, two: {lora: {rank: 8}, trainer: {optimizer: {learning_rate: 1e-4}}}, "
     "old: {trained: false}}",
     f"roles={__name__}:player", "model.warmup.updates=60", "trainer.groups_per_update=4", "trainer.group_size=4",
-    "data.eval=null", "trainer.eval_every=0", "trainer.save_every=1", "trainer.updates=2", "cluster.kind=local",
+    "data.eval=null", "trainer.minibatches=1", "trainer.eval_every=0", "trainer.save_every=1",
+    "trainer.updates=2", "cluster.kind=local",
 )  # fmt: skip
 
 

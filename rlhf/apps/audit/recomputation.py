@@ -25,6 +25,8 @@ from rlhf.types import Group
 
 UNRECORDED = {"response/out_of_time"}
 """Statistics that need more than records."""
+OF_ALL = ("samples/lost", "replay/")
+"""Beginnings of the names of statistics that are of no policy."""
 Advantages = Mapping[tuple[int, int], NDArray[np.float32]]
 """By ordinal and sample, `[A]` over the sampled tokens."""
 
@@ -32,11 +34,20 @@ Advantages = Mapping[tuple[int, int], NDArray[np.float32]]
 def metrics_again(
     groups: Sequence[Group], records: Sequence[EpisodeRecord], recipe: Recipe, update: int
 ) -> dict[str, float]:
-    """Return the metrics of the update that trained `groups`, of these records of trained episodes. Those of the
-    learner's pass follow from records where it is the only one, without second uses."""
+    """Return the metrics of the update that trained `groups`, of these records of trained episodes; of several policies
+    also those of each. Those of the learner's pass follow from records where it is the only one, without second
+    uses."""
     trained = trained_statistics(groups, {(one.ordinal, one.sample) for one in records})
     found = {"replay/groups": 0.0} | batch_statistics(groups, version=update - 1) | trained
     known = {name: value for name, value in found.items() if name not in UNRECORDED}
+    for policy in recipe.policies:
+        part = [replace(group, policy=policy) for group in groups]
+        own = [one for one in records if one.policy == policy]
+        if policy in recipe.trained_policies:
+            again = metrics_again(part, own, recipe.of_policy(policy), update)
+            known |= {f"{policy}/{name}": value for name, value in again.items() if not name.startswith(OF_ALL)}
+    if recipe.policies:
+        return known
     passes = [one for one in records if one.proximal_logprobs is not None and np.isfinite(one.proximal_logprobs).any()]
     if (
         any(group.second_use for group in groups)
