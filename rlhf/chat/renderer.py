@@ -112,6 +112,17 @@ class ChatRenderer:
 
         return _remembered(self._prompts, repr(messages), rendered)
 
+    def completion_prompt(self, given: str | Sequence[int]) -> tuple[NDArray[np.int32], str]:
+        """Return the tokens and the text of a prompt without the chat template: a text, encoded with special tokens, or
+        token ids. Raises `ModelError` for one without tokens, or with an id that is no token."""
+        token_ids = self.tokenizer.encode(given) if isinstance(given, str) else given
+        if not token_ids:
+            raise ModelError("prompt has no tokens")
+        if (largest := max(token_ids)) >= len(self.tokenizer):
+            raise ModelError(f"prompt has the token id {largest}, and the tokenizer has {len(self.tokenizer)} tokens")
+        tokens = np.array(token_ids, np.int32)
+        return tokens, given if isinstance(given, str) else self.whole_text(tokens)
+
     def increment(self, messages: Sequence[Message], last: int) -> NDArray[np.int32]:
         """Return the tokens that follow a reply which stopped with the token `last`: the end of its turn if it stopped
         at something else (`sampling.stop`), the messages, and the header of the next reply. Raises `ModelError` when

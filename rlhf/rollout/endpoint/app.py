@@ -23,7 +23,7 @@ from rlhf.http.serving import StrictRoute, unknown_path, uvicorn_config
 from rlhf.rollout.endpoint.front import UNNAMED, EndSessionRequest, Front, OpenSessionRequest
 from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.rollout.endpoint.sessions import AgentSession, AgentSessions, ChatRefused, ClientGone, unknown_answer
-from rlhf.rollout.endpoint.wires.chat import CHAT
+from rlhf.rollout.endpoint.wires.chat import CHAT, COMPLETIONS
 from rlhf.rollout.endpoint.wires.messages import MESSAGES, MessagesRequest
 from rlhf.rollout.endpoint.wires.responses import RESPONSES
 from rlhf.rollout.endpoint.wires.wire import Answer, Wire, WireRequest
@@ -35,7 +35,7 @@ IGNORED_HEADER = "x-rlhf-ignored"
 """Response header: the fields of the request that were ignored."""
 KEEP_ALIVE_SECONDS = 10.0
 """How long a stream may be silent: many clients give up a connection on which nothing comes for a minute."""
-WIRES = (CHAT, RESPONSES, MESSAGES)
+WIRES = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 
 
 def policy_app(

@@ -98,7 +98,11 @@ class Capture:
         return (found := self._continued(asked, marks)) is not None and found[0].free
 
     def ask(self, asked: AgentRequest) -> TokenizedRequest:
-        """Return the tokens of a request. Raises `ModelError` for a conversation that the chat template refuses."""
+        """Return the tokens of a request. Raises `ModelError` for a conversation that the chat template refuses,
+        and a prompt that is not of the model's tokens."""
+        if asked.prompt is not None:
+            token_ids, text = self._renderer.completion_prompt(asked.prompt)
+            asked = replace(asked, prompt=tuple(token_ids.tolist()), messages=(Message(role="user", content=text),))
         marks = message_marks(asked)
         thread: Thread | None = None
         increment: NDArray[np.int32] | None = None
@@ -110,7 +114,9 @@ class Capture:
         if thread is None and (before := self._asked.get(marks[-1])):
             token_ids, new = before.token_ids, ()
         elif found is None:
-            token_ids, new = self._renderer.offering(asked.tools).prompt(asked.messages).token_ids, asked.messages
+            new = asked.messages
+            if asked.prompt is None:
+                token_ids = self._renderer.offering(asked.tools).prompt(asked.messages).token_ids
         question = TokenizedRequest(
             asked=asked,
             asked_at=next(self._events),

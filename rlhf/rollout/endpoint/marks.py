@@ -17,7 +17,8 @@ Mark = bytes
 class AgentRequest:
     """A request of an agent to the policy. `reads_calls`: whether tool calls in the reply are parsed; `max_tokens`: the
     longest reply, None leaves it to the budgets; `stop`: texts that end it; `seed`: of the sampling, if given;
-    `structure`: the grammar of the reply, as in `Sampling`."""
+    `structure`: the grammar of the reply, as in `Sampling`; `prompt`: a text or token ids in place of
+    messages, which `Capture` sets to its text."""
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
@@ -26,11 +27,13 @@ class AgentRequest:
     stop: tuple[str, ...] = ()
     seed: int | None = None
     structure: str = ""
+    prompt: str | tuple[int, ...] | None = None
 
 
 def message_marks(asked: AgentRequest) -> list[Mark]:
-    """Return a mark for every message: it covers all messages up to it, and the tools offered."""
-    return extended(_mark(b"", json.dumps([asdict(tool) for tool in asked.tools])), asked.messages)
+    """Return a mark for every message: it covers all messages up to it, and the tools offered or the prompt."""
+    given = [asdict(tool) for tool in asked.tools] if asked.prompt is None else {"prompt": asked.prompt}
+    return extended(_mark(b"", json.dumps(given)), asked.messages)
 
 
 def extended(mark: Mark, messages: Sequence[Message]) -> list[Mark]:

@@ -124,7 +124,7 @@ class AgentSession:
         try:
             return self.capture.ask(asked)
         except ModelError as error:
-            raise ChatRefused(400, "template", str(error), "messages") from error
+            raise ChatRefused(400, "template", str(error), "messages" if asked.prompt is None else "prompt") from error
 
     def end(self) -> None:
         if not self._ended.done():
@@ -144,12 +144,13 @@ class AgentSession:
         wanted = min(asked.max_tokens or most, most)
         if length >= context:
             # OpenAI's wording: agents and their libraries recognise the error by it.
+            place = "messages" if asked.prompt is None else "prompt"
             why = (
                 f"This model's maximum context length is {context} tokens. However, you requested {length + wanted} "
-                f"tokens ({length} in the messages, {wanted} in the completion). Please reduce the length of the "
-                "messages or completion."
+                f"tokens ({length} in the {place}, {wanted} in the completion). Please reduce the length of the "
+                f"{place} or completion."
             )
-            raise ChatRefused(400, "context_length_exceeded", why, "messages")
+            raise ChatRefused(400, "context_length_exceeded", why, place)
         if asked.seed is None:
             seed = self._policy.seed_of(next(self._numbers))
         else:

@@ -26,6 +26,10 @@ def chat(*messages: Any, **fields: Any) -> dict[str, Any]:
     return {"model": "m", "messages": list(messages) or [USER], **fields}
 
 
+def completion(**fields: Any) -> dict[str, Any]:
+    return {"prompt": "go", **fields}
+
+
 def responses(*items: Any, **fields: Any) -> dict[str, Any]:
     return {"model": "m", "input": list(items) or "go", **fields}
 
@@ -38,6 +42,12 @@ BODIES: dict[str, list[Any]] = {
         chat({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}),
         chat(tools=[{"type": "function"}]), chat(tools=[{"function": {"name": FORGED, "parameters": 7}}]),
         chat(tools="all"), chat(stop=[1]), chat(functions=[{"name": "f"}]), chat(audio={"voice": "a"}),
+    ],
+    "/completions": [
+        {"prompt": ""}, {"prompt": []}, {"prompt": [[]]}, {"prompt": 7}, {"prompt": {"text": "x"}}, {"prompt": [-1]},
+        {"prompt": [10**9]}, {"prompt": [10**30]}, {"prompt": ["a", "b"]}, {"prompt": [[1], [2]]}, {"prompt": [1, "a"]},
+        {"prompt": ["a"]}, completion(echo=True), completion(best_of=2), completion(n=2), completion(suffix="x"),
+        completion(logprobs=0), completion(logprobs=5), completion(max_tokens=0), completion(stop=[1]),
     ],
     "/responses": [
         responses(max_output_tokens=0), responses(max_output_tokens="many"), responses(input=[]), responses(input=7),
@@ -75,7 +85,7 @@ async def test_each_is_refused_in_the_wire_s_own_shape(path: str, caplog: pytest
             assert error["message"].strip()
             assert path != "/messages" or answer.json()["type"] == "error"
             assert len(answer.text) < 1000, "the body is not repeated"
-        good = responses() if path == "/responses" else chat(max_tokens=9)
+        good = {"/responses": responses(), "/completions": completion()}.get(path, chat(max_tokens=9))
         assert (await asking.post(url, json=good)).status_code == 200
         ended = await asking.post(f"{server.url}/sessions/{session['id']}/end", json={"reward": 1})
         assert ended.json()["replies"] == 1

@@ -16,6 +16,7 @@ from tests.rollout.endpoint.serving import scripted, served
 GO = [{"role": "user", "content": "go"}]
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": GO},
+    "/v1/completions": {"prompt": "go"},
     "/v1/responses": {"input": "go"},
     "/v1/messages": {"messages": GO, "max_tokens": 64},
 }

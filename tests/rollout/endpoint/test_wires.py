@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.pace import scaled
-from tests.rollout.endpoint.serving import Served, scripted, served
+from tests.rollout.endpoint.serving import TOKENIZER, Served, scripted, served
 
 CALL = '<tool_call>{"name": "add", "arguments": {"x": 1, "y": 2}}</tool_call>'
 THINKS = f"<think>hm</think>{CALL}"
@@ -196,3 +196,33 @@ async def test_a_thread_of_messages_goes_on_without_repeating_what_was_said() ->
     [(trajectory, _)] = server.kept
     assert [len(one.turns) for one in trajectory.segments] == [2]
     assert [one.role for one in trajectory.conversation] == ["system", "user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_completions_continue_a_text_or_tokens_exactly_as_given(stream: bool) -> None:
+    """As lm-evaluation-harness asks; each request is a segment of its own, also one that repeats another."""
+    ids = TOKENIZER.encode("1+2=")
+    prompts: list[Any] = [ids, "1+2=", ids]
+    async with served(engine := scripted("3. So", "3", "3"), client_stop="cut") as server:
+        base_url = await opened(server)
+        for prompt in prompts:
+            given: dict[str, Any] = {"prompt": prompt, "max_tokens": 9, "temperature": 0, "stop": ["."], "seed": 1}
+            asked = responses(base_url).completions.create(
+                model="m", extra_body={"return_token_ids": True}, stream=stream, **given
+            )
+            answer: Any = await asked
+            chunks = [chunk async for chunk in answer] if stream else [answer]
+            [last] = chunks[-1].choices
+            assert "".join(chunk.choices[0].text for chunk in chunks) == "3"
+            assert last.finish_reason == "stop"
+            assert chunks[0].choices[0].prompt_token_ids == ids
+            sampled = engine.said[-1].token_ids.tolist()[: len(last.token_ids)]
+            assert last.token_ids == sampled
+            assert last.logprobs is None
+        with pytest.raises(openai.BadRequestError, match=r"\(3000 in the prompt, 16 in the completion\)"):
+            await responses(base_url).completions.create(model="m", prompt=ids[:1] * 3000, stream=stream)
+        assert (await ended(server, base_url))["segments"] == 3
+    assert [asked[0] for asked in engine.asked] == [ids] * 3
+    [(trajectory, _)] = server.kept
+    assert {segment.thread for segment in trajectory.segments} == {"main"}
+    assert trajectory.conversation[0].content == "1+2="

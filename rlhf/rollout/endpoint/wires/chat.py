@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions, whole or streamed; token ids are added in the fields that vLLM uses."""
+"""OpenAI's Chat Completions and Completions, whole or streamed; token ids are added in the fields that vLLM uses."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rlhf.types import Message, Tool, ToolCall
 PIECE = re.compile(r"\s*\S{1,32}|\s+\Z")
 """Size of one streamed chunk: about one word."""
 DONE = b"data: [DONE]\n\n"
+ONE = "n is {value}: a request gets one reply; send more requests"
 
 
 def texts(given: Any) -> Any:
@@ -84,11 +85,20 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
-class ChatRequest(WireRequest):
+class ChoiceRequest(WireRequest):
+    """What a request of OpenAI's that is answered by choices may have."""
+
+    max_tokens: int | None = Field(None, ge=1)
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool | None = None
+    stop: Stops = Field([])
+
+
+class ChatRequest(ChoiceRequest):
     """The body of `/v1/chat/completions`."""
 
     REFUSED: ClassVar = {
-        "n": "n is {value}: a request gets one reply; send more requests",
+        "n": ONE,
         "top_logprobs": "top_logprobs is {value}: only sampled tokens have log-probs",
         "functions": "functions is deprecated; send tools",
         "audio": "audio is not supported: the policy writes text",
@@ -98,12 +108,8 @@ class ChatRequest(WireRequest):
     messages: list[ChatMessage] = Field(min_length=1)
     tools: list[ToolOffered] | None = None
     response_format: Any = None
-    max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    stream_options: StreamOptions | None = None
     logprobs: bool | None = None
-    return_token_ids: bool | None = None
-    stop: Stops = Field([])
 
     def wanted(self, before: Sequence[Message] = (), tools: Sequence[Tool] = ()) -> Wanted:
         limits = [limit for limit in (self.max_tokens, self.max_completion_tokens) if limit is not None]
@@ -118,9 +124,39 @@ class ChatRequest(WireRequest):
         )
 
 
+def one_prompt(given: Any) -> Any:
+    if isinstance(given, str) or (isinstance(given, list) and all(type(one) is int and one >= 0 for one in given)):
+        return given
+    raise ValueError("give one text, or one list of token ids; for more replies send more requests")
+
+
+class CompletionsRequest(ChoiceRequest):
+    """The body of `/v1/completions`. The prompt is a text, encoded with special tokens, or the token ids."""
+
+    REFUSED: ClassVar = {
+        "n": ONE,
+        "best_of": "best_of is {value}: a request gets one reply; send more requests",
+        "logprobs": "logprobs is {value}: log-probs are in the answers of /v1/chat/completions alone",
+        "echo": "echo is {value}: only sampled tokens are returned; put the prompt before them",
+        "suffix": "suffix is {value}: the policy continues a text; it does not fill one in",
+    }
+    NOTHING: ClassVar = {"n": (1,), "best_of": (1,), "echo": (False,), "suffix": ("",)}
+
+    prompt: Annotated[str | list[int], BeforeValidator(one_prompt), Field(min_length=1)]
+    max_tokens: int | None = Field(16, ge=1)
+    logprobs: ClassVar[None] = None  # no field, so that REFUSED names it; the answer has none
+
+    def wanted(self, before: Sequence[Message] = (), tools: Sequence[Tool] = ()) -> Wanted:
+        prompt = self.prompt if isinstance(self.prompt, str) else tuple(self.prompt)
+        stop = tuple(self.stop)
+        return Wanted(request=self, conversation=(), max_tokens=self.max_tokens, stop=stop, prompt=prompt)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatAnswer(Answer[ChatRequest]):
+class ChatAnswer(Answer[Any]):
     """The answer, with log-probs of all sampled tokens, under the distribution they were sampled from."""
+
+    CHUNK: ClassVar = "chat.completion.chunk"
 
     def whole(self) -> dict[str, Any]:
         message = self.replied.message
@@ -139,7 +175,7 @@ class ChatAnswer(Answer[ChatRequest]):
             yield self._chunk({"tool_calls": [{"index": index} | _call(call)]})
         yield self._chunk({}, {"finish_reason": self._finish, "logprobs": self._logprobs} | self._sampled_ids)
         if self.request.stream_options and self.request.stream_options.include_usage:
-            yield event(self._head("chat.completion.chunk", []) | {"usage": self._usage})
+            yield event(self._head(self.CHUNK, []) | {"usage": self._usage})
         yield DONE
 
     @property
@@ -185,10 +221,25 @@ class ChatAnswer(Answer[ChatRequest]):
         self, delta: dict[str, Any], end: dict[str, Any] | None = None, beside: dict[str, Any] | None = None
     ) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": None, "logprobs": None} | (end or {})
-        return event(self._head("chat.completion.chunk", [choice]) | (beside or {}))
+        return event(self._head(self.CHUNK, [choice]) | (beside or {}))
 
     def _head(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionsAnswer(ChatAnswer):
+    CHUNK: ClassVar = "text_completion"
+
+    def whole(self) -> dict[str, Any]:
+        choice = {"index": 0, "text": self._content, "finish_reason": self._finish, "logprobs": None}
+        return self._head(self.CHUNK, [choice | self._sampled_ids | self._prompt_ids]) | {"usage": self._usage}
+
+    def _chunk(
+        self, delta: dict[str, Any], end: dict[str, Any] | None = None, beside: dict[str, Any] | None = None
+    ) -> bytes:
+        choice = {"index": 0, "text": delta.get("content", ""), "finish_reason": None, "logprobs": None}
+        return event(self._head(self.CHUNK, [choice | (end or {}) | (beside or {})]))
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
@@ -201,4 +252,10 @@ CHAT = Wire(
     prefix="chatcmpl-",
     request=ChatRequest,
     answer=ChatAnswer,
+)
+COMPLETIONS = Wire(
+    path="/completions",
+    prefix="cmpl-",
+    request=CompletionsRequest,
+    answer=CompletionsAnswer,
 )

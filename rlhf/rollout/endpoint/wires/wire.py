@@ -86,7 +86,8 @@ class WireRequest(BaseModel, ABC):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """What a request of any wire asks for. `instructions` are of this reply alone; the reply's text has a `form`;
-    `left_out` are fields within messages and tools that have no effect; `names`: of the fields for stop and form."""
+    `left_out` are fields within messages and tools that have no effect; `names`: of the fields for stop and form;
+    `prompt`: see `AgentRequest`."""
 
     request: WireRequest
     conversation: tuple[Message, ...]
@@ -97,6 +98,7 @@ class Wanted:
     form: Any = None
     left_out: frozenset[str] = frozenset()
     names: tuple[str, str] = ("stop", "response_format")
+    prompt: str | tuple[int, ...] | None = None
 
     def asked(self, *, seeds: bool) -> AgentRequest:
         """Return the request for the policy. With `seeds`, its own seed determines the sampling, if it has one."""
@@ -108,6 +110,7 @@ class Wanted:
             max_tokens=self.max_tokens,
             stop=self.stop,
             seed=self.request.seed if seeds else None,
+            prompt=self.prompt,
         )
 
     def missed(self, *, stops: bool) -> tuple[str, str] | None:
