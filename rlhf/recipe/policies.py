@@ -13,15 +13,12 @@ from rlhf.errors import ConfigError
 from rlhf.models.config import LoraConfig
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit.composition import check_composition
-from rlhf.trainer.credit.registry import needs_of, preset_layer
+from rlhf.trainer.credit.registry import needs_of
 from rlhf.types import Task
 
 NAME = "[a-z][a-z0-9_]*"
 
-OWN_SETTINGS = (
-    "algorithm", "optimizer", "advantage", "loss", "kl", "epochs", "minibatches", "proximal_logprobs", "correction",
-    "mismatch",
-)  # fmt: skip
+OWN_SETTINGS = ("optimizer", "advantage", "loss", "kl", "epochs", "minibatches")
 """The settings of `trainer` that a policy may have of its own; the others are one for all."""
 
 
@@ -33,23 +30,20 @@ class PolicyConfig(Config):
     trained: bool = True
     """Whether it learns. One that does not is the model as it is."""
     trainer: dict[str, Any] = Field({})
-    """Its own settings, over those of the recipe's `trainer`: `algorithm`, `optimizer`, `advantage`, `loss`, `kl`,
-    `epochs`, `minibatches`, `proximal_logprobs`, `correction`, `mismatch`."""
+    """Its own settings, over those of the recipe's `trainer`: `optimizer`, `advantage`, `loss`, `kl`, `epochs`,
+    `minibatches`."""
 
 
 def trainer_of(shared: TrainerConfig, name: str, policy: PolicyConfig) -> TrainerConfig:
-    """Return the settings with which a policy is trained: its own, over those of its preset, over the recipe's. Raises
-    `ValueError`."""
+    """Return the settings with which a policy is trained: its own, over the recipe's. Raises `ValueError`."""
     for key in policy.trainer:
         if key.partition(".")[0] not in OWN_SETTINGS:
             raise ValueError(
                 f"policies.{name}.trainer.{key} is not a setting of one policy"
                 f"{did_you_mean(key, OWN_SETTINGS, f'; set trainer.{key}, for all of them')}"
             )
-    preset = preset_layer(policy.trainer.get("algorithm")).get("trainer", {})
     values, _ = merge(
         ("trainer", shared.model_dump(exclude_unset=True)),
-        ("preset", {key: value for key, value in preset.items() if key in OWN_SETTINGS}),
         ("policy", policy.trainer),
         kind=TrainerConfig,
     )
@@ -65,15 +59,27 @@ Roles = Mapping[str, str] | str
 """The policy of each role, or the `module:function` that names it."""
 
 
-def check_policies(policies: Mapping[str, PolicyConfig], roles: Roles, trainer: TrainerConfig) -> None:
-    """Check that policies and roles fit together, and that something is trained. Raises `ValueError`."""
+def check_policies(
+    policies: Mapping[str, PolicyConfig], roles: Roles, trainer: TrainerConfig, *, corrected: bool
+) -> None:
+    """Check that policies and roles fit together, and that something is trained. Where old samples, or those of 16
+    bits, are `corrected`, the correction follows from the recipe's loss and estimator. Raises `ValueError`."""
     for name, policy in policies.items():
         if not re.fullmatch(NAME, name):
             raise ValueError(f"policies.{name}: a name has lower-case letters, digits and _, and begins with a letter")
         if policy.trainer and not policy.trained:
             raise ValueError(f"policies.{name} is not trained, but has trainer; remove one of them")
-        if needs_of(trainer_of(trainer, name, policy)).baseline:
+        own = trainer_of(trainer, name, policy)
+        if needs_of(own).baseline:
             raise ValueError(f"policies.{name}: a greedy baseline (remax) is for one policy; choose another estimator")
+        if own.kl.stop != trainer.kl.stop:
+            raise ValueError(f"policies.{name}.trainer.kl.stop: set trainer.kl.stop, for all of them")
+        pieces, shared = ((one.loss.policy, one.advantage.estimator) for one in (own, trainer))
+        if corrected and pieces != shared:
+            raise ValueError(
+                f"policies.{name} has another loss.policy or advantage.estimator than trainer, from which the "
+                "correction of old samples and of 16 bits follows; use float32 without staleness, or the same for all"
+            )
     if not any(policy.trained for policy in policies.values()):
         raise ValueError("no policy is trained: each of policies has trained: false")
     targets = {name: policy.lora.target_modules for name, policy in policies.items()}

@@ -203,13 +203,17 @@ class Recipe(Config):
             "model.lora": self.model.lora is not None,
             "trainer.critic": self.trainer.critic is not None,
             "trainer.ema_decay": self.trainer.ema_decay is not None,
+            "trainer.replay": self.trainer.replay.groups > 0,
+            "reward.kind: none": self.reward.kind == "none",
+            "order: learnability": any(one.order == "learnability" for one in self.data.train_sets.values()),
             "trainer.reference_path": self.trainer.reference_path is not None,
             "cluster.placement: colocated": self.cluster.placement == "colocated",
             f"trainer.weight_sync.backend: {backend}": backend not in ("auto", "gloo"),
         }
         if found := next((key for key, given in unfit.items() if given), None):
             raise ValueError(f"policies do not go with {found}; remove one of them")
-        check_policies(self.policies, self.roles, self.trainer)
+        corrected = self.model.dtype != "float32" or self.trainer.max_staleness > 0
+        check_policies(self.policies, self.roles, self.trainer, corrected=corrected)
 
     def _environment_is_played(self) -> None:
         paid = any(scorer.kind == "environment" for scorer in self.reward.scorers.values())

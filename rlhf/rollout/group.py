@@ -111,7 +111,8 @@ class GroupRollout:
         )
 
     def _outcome(self, group: Group) -> Group | Filtered | Failed:
-        if len(group.trainable) < min(2, self.samples):
+        learning = sum(len(replace(group, policy=one).trainable) for one in self.trained)
+        if learning < min(2, self.samples if self.trained == ("",) else self.group_size):
             kinds = Counter(kind for sample in group.samples if (kind := sample.failure_kind))
             lost = ", ".join(f"{kind} x{count}" for kind, count in sorted(kinds.items()))
             first = commonest_failure(failures_of(group))

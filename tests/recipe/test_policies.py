@@ -20,15 +20,16 @@ def recipe(*overrides: str) -> Recipe:
     return load_recipe(ROOT / "recipes" / "tictactoe_selfplay.yaml", overrides).recipe
 
 
-def test_a_policy_is_trained_by_its_own_settings_over_its_preset_s_over_the_recipe_s() -> None:
-    its = "{lora: {rank: 4}, trainer: {algorithm: dapo, optimizer: {learning_rate: 1e-5}, loss: {clip_high: 0.3}}}"
+def test_a_policy_is_trained_by_its_own_settings_over_the_recipe_s() -> None:
+    loss = "{clip_high: 0.3, aggregation: sequence_mean}"
+    its = f"{{lora: {{rank: 4}}, trainer: {{optimizer: {{learning_rate: 1e-5}}, loss: {loss}}}}}"
     whole = recipe(f"policies={{proposer: {{lora: {{rank: 8}}}}, solver: {its}}}", f"roles={BOTH}")
     proposer, solver = whole.of_policy("proposer"), whole.of_policy("solver")
     assert proposer.trainer == whole.trainer
     assert (proposer.model.lora.rank, solver.model.lora.rank) == (8, 4)
     assert solver.model.publishes_adapters
     assert (solver.trainer.optimizer.learning_rate, solver.trainer.loss.clip_high) == (1e-5, 0.3)
-    assert solver.trainer.loss.aggregation == "token_mean"
+    assert solver.trainer.loss.aggregation == "sequence_mean"
     assert solver.trainer.updates == whole.trainer.updates
     assert whole.of_policy("") is whole
 
@@ -43,6 +44,8 @@ FAULTS = {
     "{proposer: {trainer: {advantage: {estimator: remax}}}}": "a greedy baseline (remax) is for one policy",
     "{Proposer: {}}": "policies.Proposer: a name has lower-case letters",
     "{proposer: {lora: {target_modules: [q_proj]}}, solver: {}}": "policies differ in lora.target_modules",
+    "{proposer: {trainer: {algorithm: dapo}}}": "policies.proposer.trainer.algorithm is not a setting of one policy",
+    "{proposer: {trainer: {kl: {stop: 0.1}}}}": "set trainer.kl.stop, for all of them",
     "{proposer: {rank: 3}}": "unknown key 'policies.proposer.rank'",
 }
 
@@ -63,6 +66,8 @@ def test_a_fault_is_one_line(policies: str, said: str) -> None:
         ("model.lora={}", "policies do not go with model.lora"),
         ("cluster.placement=colocated", "colocated"),
         ("kind=sft", "kind: sft"),
+        ("trainer.replay.groups=2", "trainer.replay"),
+        ("data.train.order=learnability", "order: learnability"),
     ],
 )
 def test_what_policies_do_not_go_with_is_named(override: str, said: str) -> None:
@@ -81,3 +86,10 @@ def test_a_function_names_the_policy_of_a_role() -> None:
 
 def by_turns(role: str, task: Task, ordinal: int) -> str:
     return "abc"[ordinal]
+
+
+def test_a_loss_of_its_own_needs_samples_that_need_no_correction() -> None:
+    own = ("policies={solver: {trainer: {loss: {policy: gspo}}}}", "roles={first: solver, second: solver}")
+    assert recipe(*own).of_policy("solver").trainer.loss.policy == "gspo"
+    with pytest.raises(ConfigError, match="from which the correction"):
+        recipe(*own, "trainer.max_staleness=2")
