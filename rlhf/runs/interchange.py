@@ -26,8 +26,8 @@ def name_of(record: EpisodeRecord) -> str:
 
 
 def training_trace(record: EpisodeRecord) -> dict[str, Any]:
-    """Return an episode as OpenEnv's `TrainingTrace`. The mask is 1 at tokens that may be trained. A turn is named by its message,
-    so that OpenEnv refuses a reply that is there twice."""
+    """Return an episode as OpenEnv's `TrainingTrace`. The mask is 1 at tokens that may be trained. A turn is named by
+    its message, so that OpenEnv refuses a reply that is there twice."""
     turns = []
     for one in _turns(record):
         prompt, reply, message = one["prompt"], one["reply"], one.get("message")
