@@ -31,7 +31,7 @@ from rlhf.engines.vllm.settings import EngineFacts, EngineSettings
 from rlhf.errors import ConfigError, ModelError, RlhfError
 from rlhf.http.outages import Outages
 from rlhf.models.config import LoraConfig, RoutingMode
-from rlhf.recipe.policies import assignment
+from rlhf.recipe.policies import assignment, check_roles
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import (
     LEARNER,
@@ -310,23 +310,6 @@ def _form(task: Task) -> tuple[object, ...]:
     return (bool(task.tools), *parts)
 
 
-def check_roles(recipe: Recipe, training: Sequence[str], evaluation: Sequence[str]) -> None:
-    """Check that a policy plays each role of the environment, and that what is trained plays in training. Raises
-    `ConfigError`."""
-    known, playing = recipe.roles, {*training, *evaluation}
-    if not recipe.policies or isinstance(known, str):
-        return
-    if absent := sorted(playing - known.keys()):
-        raise ConfigError(f"roles names no policy for {absent[0]}, which plays here; it has {', '.join(known)}")
-    if unknown := next((role for role in known if role not in playing), None):
-        raise ConfigError(f"roles.{unknown} is no role of the environment, which has {', '.join(sorted(playing))}")
-    idle = set(recipe.trained_policies) - {known[role] for role in training}
-    if idle:
-        raise ConfigError(
-            f"policies.{min(idle)} is trained, but plays no role in training; its roles are of evaluations"
-        )
-
-
 @asynccontextmanager
 async def started_serving(
     recipe: Recipe, cluster: Cluster, model: str, *, logs: Path, publishes: bool, tell: Tell, asked: Iterable[Task] = ()
@@ -347,7 +330,8 @@ async def started_serving(
                 logs=logs,
             )
         )
-        check_roles(recipe, surroundings.training.roles, surroundings.evaluation.roles)
+        training, evaluation = surroundings.training.roles, surroundings.evaluation.roles
+        check_roles(recipe.policies, recipe.roles, training, evaluation)
         renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
         if recipe.environment is None and recipe.agent is None:  # their later messages are not known yet
             check_asked(model, renderer, asked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -42,11 +42,8 @@ def trainer_of(shared: TrainerConfig, name: str, policy: PolicyConfig) -> Traine
                 f"policies.{name}.trainer.{key} is not a setting of one policy"
                 f"{did_you_mean(key, OWN_SETTINGS, f'; set trainer.{key}, for all of them')}"
             )
-    values, _ = merge(
-        ("trainer", shared.model_dump(exclude_unset=True)),
-        ("policy", policy.trainer),
-        kind=TrainerConfig,
-    )
+    layers = ("trainer", shared.model_dump(exclude_unset=True)), ("policy", policy.trainer)
+    values, _ = merge(*layers, kind=TrainerConfig)
     try:
         trainer = build(TrainerConfig, values)
         check_composition(trainer)
@@ -97,17 +94,35 @@ def check_policies(
         raise ValueError(f"policies.{idle} plays no role; add it to roles, or remove it")
 
 
+def check_roles(
+    policies: Mapping[str, PolicyConfig], roles: Roles, training: Sequence[str], evaluation: Sequence[str]
+) -> None:
+    """Check that a policy plays each role of the environment, and that what is trained plays in training. Raises
+    `ConfigError`."""
+    playing = {*training, *evaluation}
+    if not policies or isinstance(roles, str):
+        return
+    if absent := sorted(playing - roles.keys()):
+        raise ConfigError(f"roles names no policy for {absent[0]}, which plays here; it has {', '.join(roles)}")
+    if unknown := sorted(roles.keys() - playing):
+        raise ConfigError(f"roles.{unknown[0]} is no role of the environment, which has {', '.join(sorted(playing))}")
+    learning = {name for name, policy in policies.items() if policy.trained}
+    if idle := sorted(learning - {roles[role] for role in training}):
+        raise ConfigError(f"policies.{idle[0]} is trained, but its roles are of evaluations alone")
+
+
 def assignment(policies: Collection[str], roles: Roles) -> Callable[[str, Task, int], str]:
     """Return what names the policy of a role, in the group of a task with an ordinal; without policies that is `""`. It
     raises `ConfigError` for a role, or a policy, that the recipe does not know."""
+    if not policies:
+        return lambda role, task, ordinal: ""
     if isinstance(roles, str):
         make = failing_by_name(load_bound(roles, "roles", {}, given=3), roles, "roles")
     else:
         make = lambda role, task, ordinal: roles.get(role)  # noqa: E731 - as the function of a user
 
     def assigned(role: str, task: Task, ordinal: int) -> str:
-        name = make(role, task, ordinal) if policies else ""
-        if policies and name not in policies:
+        if (name := make(role, task, ordinal)) not in policies:
             raise ConfigError(f"roles gives {role} to {name!r:.80}; the policies are {', '.join(policies)}")
         return str(name)
 

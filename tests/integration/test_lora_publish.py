@@ -32,9 +32,9 @@ class LoraLearner(TorchLearner):
 
     form = "adapter"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rank: int = LORA.rank) -> None:
         super().__init__(folder, "float32")
-        add_lora(self.model, LORA)
+        add_lora(self.model, LORA.model_copy(update={"rank": rank}))
 
 
 @pytest.fixture(scope="module")

@@ -16,37 +16,29 @@ from numpy.typing import NDArray
 from rlhf.engines.vllm.environment import engine_environment
 from rlhf.engines.vllm.settings import GenerateRequest, RefusedRequest
 from rlhf.errors import EngineBroken, ModelError, WeightSyncError
-from rlhf.models.config import LoraConfig, TinyModelConfig
-from rlhf.models.lora import add_lora
+from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.types import Completion, Routing
 from rlhf.weight_sync import lora, weights
 from rlhf.weight_sync.canary import canary, tolerance_for
 from rlhf.weight_sync.publish import Publisher
 from rlhf.weight_sync.types import Manifest, Seconds
-from tests.integration.torch_learner import BUCKET_BYTES, LINEAR, ThreadedEngine, TorchLearner
+from tests.integration.test_lora_publish import LORA, LoraLearner
+from tests.integration.torch_learner import BUCKET_BYTES, ThreadedEngine
 
 pytestmark = pytest.mark.engine
 
 RANKS = {"one": 4, "two": 8, "old": 8}
 
 
-class Adapted(TorchLearner):
-    form = "adapter"
-
-    def __init__(self, folder: Path, rank: int) -> None:
-        super().__init__(folder, "float32")
-        add_lora(self.model, LoraConfig(rank=rank, target_modules=LINEAR, weight_sync="adapter"))
-
-
-class Policies(Adapted):
+class Policies(LoraLearner):
     """A `WeightSource` of three policies over one folder, whose adapters begin equal where their ranks are."""
 
     policies = tuple(RANKS)
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder, 8)
-        self.own = {policy: Adapted(folder, rank) for policy, rank in RANKS.items()}
+        super().__init__(folder)
+        self.own = {policy: LoraLearner(folder, rank) for policy, rank in RANKS.items()}
 
     async def manifest(self) -> Manifest:
         return Manifest(
@@ -95,8 +87,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def engine(folder: Path) -> Iterator[ThreadedEngine]:
     os.environ.update(engine_environment("cpu"))
-    settings = LoraConfig(rank=8, target_modules=LINEAR, weight_sync="adapter")
-    started = ThreadedEngine(folder, "float32", lora=settings, policies=tuple(RANKS))
+    started = ThreadedEngine(folder, "float32", lora=LORA, policies=tuple(RANKS))
     yield started
     started.stop()
 

@@ -8,7 +8,7 @@ import pytest
 
 from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.policies import assignment
+from rlhf.recipe.policies import PolicyConfig, assignment, check_roles
 from rlhf.recipe.schema import Recipe
 from rlhf.types import Task
 from tests.end_to_end.running import ROOT
@@ -93,3 +93,20 @@ def test_a_loss_of_its_own_needs_samples_that_need_no_correction() -> None:
     assert recipe(*own).of_policy("solver").trainer.loss.policy == "gspo"
     with pytest.raises(ConfigError, match="from which the correction"):
         recipe(*own, "trainer.max_staleness=2")
+
+
+@pytest.mark.parametrize(
+    ("roles", "said"),
+    [
+        ({"x": "a", "agent": "b"}, "roles names no policy for o"),
+        (
+            {"x": "a", "o": "b", "agent": "a", "sceond": "a"},
+            "roles.sceond is no role of the environment, which has agent, o, x",
+        ),
+        ({"x": "a", "o": "a", "agent": "b"}, "policies.b is trained, but its roles are of evaluations alone"),
+    ],
+)
+def test_the_roles_are_those_of_the_environment(roles: dict[str, str], said: str) -> None:
+    policies = {"a": PolicyConfig(), "b": PolicyConfig()}
+    with pytest.raises(ConfigError, match=said):
+        check_roles(policies, roles, ("x", "o"), ("agent",))

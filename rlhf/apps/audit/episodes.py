@@ -105,9 +105,9 @@ def texts_of(folder: RunFolder) -> Texts | None:
 def _turns(record: EpisodeRecord) -> Iterator[str]:
     """Report turns that are not the sampled tokens, each once, or not each a reply of the conversation."""
     left, said, replies = _sampled(record).astype(int), record.conversation or (), list[int | None]()
-    for turn, segment, start, stop in _placed(record):
+    for turn, thread, start, stop in _placed(record):
         left[start:stop] -= 1
-        if turn.get("message") is not None or segment in MAIN_THREADS:
+        if turn.get("message") is not None or thread in MAIN_THREADS:
             replies.append(turn.get("message"))
     if record.turns and left.any():
         yield "has other turns than its sampled tokens, each once"

@@ -40,13 +40,12 @@ def metrics_again(
     trained = trained_statistics(groups, {(one.ordinal, one.sample) for one in records})
     found = {"replay/groups": 0.0} | batch_statistics(groups, version=update - 1) | trained
     known = {name: value for name, value in found.items() if name not in UNRECORDED}
-    for policy in recipe.policies:
-        part = [replace(group, policy=policy) for group in groups]
-        own = [one for one in records if one.policy == policy]
-        if policy in recipe.trained_policies:
+    if recipe.policies:
+        for policy in recipe.trained_policies:
+            part = [replace(group, policy=policy) for group in groups]
+            own = [one for one in records if one.policy == policy]
             again = metrics_again(part, own, recipe.of_policy(policy), update)
             known |= {f"{policy}/{name}": value for name, value in again.items() if not name.startswith(OF_ALL)}
-    if recipe.policies:
         return known
     passes = [one for one in records if one.proximal_logprobs is not None and np.isfinite(one.proximal_logprobs).any()]
     if (
@@ -69,13 +68,11 @@ def metrics_again(
 def advantages_again(groups: Sequence[Group], recipe: Recipe) -> Advantages:
     """Return the advantages of the update of all `groups`; none where they need more than rewards."""
     if recipe.policies:
-        return {
-            sample: found
-            for name in recipe.trained_policies
-            for sample, found in advantages_again(
-                [replace(group, policy=name) for group in groups], recipe.of_policy(name)
-            ).items()
-        }
+        found: dict[tuple[int, int], NDArray[np.float32]] = {}
+        for policy in recipe.trained_policies:
+            part = [replace(group, policy=policy) for group in groups]
+            found |= advantages_again(part, recipe.of_policy(policy))
+        return found
     trainer, needs = recipe.trainer, needs_of(recipe.trainer)
     priced = trainer.kl.coefficient > 0 and trainer.kl.place == "reward"
     if needs.values or needs.proximal or needs.reference or priced or is_piece(trainer.advantage.estimator):

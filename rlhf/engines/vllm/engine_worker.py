@@ -95,8 +95,8 @@ class EngineWorker:
         Raises `ValueError` for tokens outside the model's vocabulary or context.
         """
         for row in token_ids.reshape(-1, token_ids.shape[-1]):
-            request = GenerateRequest("token_logprobs", row, temperature=1, max_tokens=1, seed=0)
-            if detail := why_refused(request, self.facts):
+            request = GenerateRequest("token_logprobs", row, temperature=1, max_tokens=1, seed=0, policy=policy)
+            if detail := why_refused(request, self.facts, self.settings.policies):
                 raise ValueError(f"{self.name} cannot give log-probs: {detail}")
         return self._phase(
             "token_logprobs", lambda engine: engine.token_logprobs(token_ids, policy, timeout_seconds=self._seconds)
@@ -166,9 +166,7 @@ class EngineWorker:
 
     def _take(self, engine: VllmEngine, requests: Sequence[GenerateRequest]) -> None:
         for request in requests:
-            detail = self._cause or why_refused(request, self.facts)
-            if not detail and request.policy not in (known := self.settings.policies):
-                detail = f"the policy is {request.policy!r}; this engine has {', '.join(map(repr, known))}"
+            detail = self._cause or why_refused(request, self.facts, self.settings.policies)
             if detail:
                 self._outbox.put((request.id, RefusedRequest(detail, broken=bool(self._cause))))
                 continue
@@ -229,7 +227,7 @@ def _one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def why_refused(request: GenerateRequest, facts: EngineFacts) -> str:
+def why_refused(request: GenerateRequest, facts: EngineFacts, policies: Sequence[str] = ("",)) -> str:
     """Return the reason to refuse this request, or ""."""
     length = len(request.token_ids)
     if length == 0:
@@ -242,4 +240,6 @@ def why_refused(request: GenerateRequest, facts: EngineFacts) -> str:
         return f"max_tokens is {request.max_tokens}; give at least 1"
     if request.temperature != 0 and request.temperature < COLDEST:
         return f"temperature is {request.temperature}; give 0 (greedy) or at least {COLDEST}"
+    if request.policy not in policies:
+        return f"the policy is {request.policy!r}; this engine has {', '.join(map(repr, policies))}"
     return ""
