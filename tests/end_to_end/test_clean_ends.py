@@ -39,7 +39,10 @@ def long_run(
         process = subprocess.Popen(
             arguments, cwd=ROOT, env=environment() | (ASCII if terminal else {}) | {MARK: str(folder)}, stdout=stream,
             stderr=stream, text=True, start_new_session=True,
-            preexec_fn=lambda: [signal.signal(number, signal.SIG_IGN) for number in ignored],
+            preexec_fn=lambda: [  # also where the tests themselves run below nohup
+                signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+                for number in (signal.SIGINT, signal.SIGHUP)
+            ],
         )  # fmt: skip
     try:
         assert until(lambda: updates(folder) > before + 2 or process.poll() is not None, START_SECONDS)
