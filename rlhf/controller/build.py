@@ -31,7 +31,7 @@ from rlhf.engines.vllm.settings import EngineFacts, EngineSettings
 from rlhf.errors import ConfigError, ModelError, RlhfError
 from rlhf.http.outages import Outages
 from rlhf.models.config import LoraConfig, RoutingMode
-from rlhf.recipe.policies import assignment, check_roles
+from rlhf.recipe.policies import Assignment, assignment, check_roles
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import (
     LEARNER,
@@ -116,6 +116,7 @@ def learner_settings(recipe: Recipe, model: str, policy: str = "") -> LearnerSet
         routing=routing_of(recipe, model) if recipe.plays else "ignore",
         seed=recipe.seed,
         policy=policy,
+        adapter=recipe.policies[policy].adapter if policy else None,
         frozen=policy in recipe.policies and policy not in recipe.trained_policies,
         policies=() if policy else tuple(learner_settings(recipe, model, name) for name in recipe.policies),
     )
@@ -167,15 +168,17 @@ def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
 
 def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...], *, publishes: bool) -> EngineSettings:
     """Return the settings of an engine of one GPU for `model`; `publishes` is whether it receives weight syncs."""
-    policies = tuple(recipe.policies) if publishes else ()
+    policies = recipe.policies
     if policies:  # an engine has room for the largest
-        recipe = recipe.of_policy(max(policies, key=lambda name: recipe.policies[name].lora.rank))
-    adapters = adapters_of(recipe, model) if publishes and recipe.model.publishes_adapters else None
+        recipe = recipe.of_policy(max(policies, key=lambda name: policies[name].lora.rank))
+    served = publishes or policies
+    adapters = adapters_of(recipe, model) if served and recipe.model.publishes_adapters else None
     return EngineSettings(
         model_path=model,
         model=recipe.model.model_copy(update={"lora": adapters}),
         rollout=recipe.rollout,
-        policies=policies or ("",),
+        policies=tuple(policies) or ("",),
+        adapters=() if publishes else tuple(policy.adapter or "" for policy in policies.values()),
         stop_token_ids=tuple(dict.fromkeys((*stop_token_ids, *recipe.sampling.stop_token_ids))),
         stop=recipe.sampling.stop,
         weight_transfer=engine_backend(transfer_backend(recipe)) if publishes else None,
@@ -222,7 +225,7 @@ class Serving:
     facts: EngineFacts
     surroundings: Surroundings
     outages: Outages
-    policy_of: Callable[[str, Task, int], str]
+    policy_of: Assignment
     trained: tuple[str, ...]
 
     def rollout(
@@ -248,7 +251,7 @@ class Serving:
             purpose=purpose,
             play=self.surroundings.play(purpose),
             policy_of=self.policy_of,
-            trained=self.trained,
+            trained=self.trained if purpose == "train" else (None,),
         )
 
     async def opening(self, seed: int, task: Task) -> str | None:
@@ -312,10 +315,19 @@ def _form(task: Task) -> tuple[object, ...]:
 
 @asynccontextmanager
 async def started_serving(
-    recipe: Recipe, cluster: Cluster, model: str, *, logs: Path, publishes: bool, tell: Tell, asked: Iterable[Task] = ()
+    recipe: Recipe,
+    cluster: Cluster,
+    model: str,
+    *,
+    logs: Path,
+    publishes: bool,
+    tell: Tell,
+    asked: Iterable[Task] = (),
+    policy_of: Assignment | None = None,
 ) -> AsyncIterator[Serving]:
     """Start engines on `model`, the reward's workers, and environments or the agent's endpoint. Before that, check that
-    the chat template renders `asked`. Later outages of servers are reported."""
+    the chat template renders `asked`. Later outages of servers are reported. `policy_of` is instead of the recipe's
+    `roles`."""
     outages = Outages(seconds=60 * recipe.reward.patience_minutes, tell=tell)
     async with AsyncExitStack() as stack:
         alone = recipe.cluster.address is None
@@ -330,8 +342,10 @@ async def started_serving(
                 logs=logs,
             )
         )
-        training, evaluation = surroundings.training.roles, surroundings.evaluation.roles
-        check_roles(recipe.policies, recipe.roles, training, evaluation)
+        if policy_of is None:
+            evaluated = surroundings.evaluation.roles if recipe.data.eval_sets else ()
+            check_roles(recipe.policies, recipe.roles, surroundings.training.roles, evaluated)
+            policy_of = assignment(recipe.policies, recipe.roles)
         renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
         if recipe.environment is None and recipe.agent is None:  # their later messages are not known yet
             check_asked(model, renderer, asked)
@@ -344,7 +358,7 @@ async def started_serving(
         stack.push_async_callback(stop_engines, engines)
         yield Serving(
             engines, Router(engines), renderer, reward, facts, surroundings, outages,
-            assignment(recipe.policies, recipe.roles), recipe.trained_policies,
+            policy_of, recipe.trained_policies,
         )  # fmt: skip
 
 

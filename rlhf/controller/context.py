@@ -47,7 +47,10 @@ async def begun(context: RunContext, model: str) -> Provenance:
         provenance,
         model,
         data=recipe.data,
-        reference=recipe.trainer.reference_path,
+        others={
+            "trainer.reference_path": recipe.trainer.reference_path,
+            **{f"policies.{name}.adapter": policy.adapter for name, policy in recipe.policies.items()},
+        },
         trust_remote_code=recipe.model.trust_remote_code,
     )
     begin(context, found)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from io import StringIO
+from itertools import chain, permutations
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,11 +15,13 @@ from rlhf.cluster.worker import Cluster
 from rlhf.controller.build import Serving, started_cluster, started_serving
 from rlhf.data.tasks import Tell, asking_tasks, held_out_problems, load_sets
 from rlhf.engines.vllm.environment import installed_device
-from rlhf.errors import UserError, logged_in
+from rlhf.errors import ConfigError, UserError, logged_in
 from rlhf.recipe.loading import recipe_from
+from rlhf.recipe.policies import Assignment, of_adapter
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import playing_roles
-from rlhf.rollout.evaluation import Evaluation
+from rlhf.rollout.evaluation import Evaluation, Evaluator
+from rlhf.runs.payoff import Results, add_game, games_of
 from rlhf.runs.view import PlainView
 from rlhf.types import Message, Sampling, Task
 
@@ -34,17 +37,47 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
     loaded = load_sets(recipe.data.eval_sets, asks=recipe.tasks_ask)
 
     async def evaluate(serving: Serving) -> Evaluation:
-        for words in serving.renderer.told:
-            tell(words)
-        context = serving.facts.max_context_tokens if recipe.tasks_ask else None
-        length, seed = serving.renderer.prompt_tokens, recipe.seed
-        problems = held_out_problems(recipe.data, loaded, length, tell, seed=seed, context=context)
-        max_tokens = recipe.sampling.max_tokens
-        evaluator = serving.evaluator(recipe.data, problems, max_tokens=max_tokens, seed=seed)
-        assert evaluator is not None
-        return await evaluator(version=0)
+        return await evaluator_of(recipe, serving, loaded, tell)(version=0)
 
     return run_anywhere(_served(recipe, model, evaluate, asking_tasks(loaded), tell))
+
+
+def evaluator_of(recipe: Recipe, serving: Serving, loaded: Mapping[str, Sequence[Task]], tell: Tell) -> Evaluator:
+    """Return what evaluates on the `loaded` sets of a recipe that has some."""
+    for words in serving.renderer.told:
+        tell(words)
+    context = serving.facts.max_context_tokens if recipe.tasks_ask else None
+    length, seed = serving.renderer.prompt_tokens, recipe.seed
+    problems = held_out_problems(recipe.data, loaded, length, tell, seed=seed, context=context)
+    evaluator = serving.evaluator(recipe.data, problems, max_tokens=recipe.sampling.max_tokens, seed=seed)
+    assert evaluator is not None
+    return evaluator
+
+
+def play_tournament(recipe: Recipe, model: str, contestants: Sequence[str], tell: Tell = untold) -> Results:
+    """Let adapters of `model` play one another on every evaluation set of the recipe, in the environment of training:
+    for each two, each has the first role in half of the games, and the other all other roles. `contestants` are named
+    as `policies.NAME.adapter`. Raises `ConfigError` for an environment with one role."""
+    environment = recipe.environment and recipe.environment.model_copy(update={"eval_arguments": {}})
+    policies = {name: of_adapter(name) for name in contestants}
+    recipe = recipe.model_copy(update={"policies": policies, "environment": environment})
+    results: Results = {}
+
+    async def play_all(serving: Serving) -> None:
+        roles = serving.surroundings.training.roles
+        if len(roles) < 2:
+            raise ConfigError(f"a tournament needs an environment with several roles; this one has {roles[0]}")
+        evaluator = evaluator_of(recipe, serving, loaded, tell)
+        for first, other in permutations(contestants, 2):
+            seated = dict.fromkeys(roles, other) | {roles[0]: first}
+            evaluation = await evaluator.played_by(lambda role, *_, seated=seated: seated[role])(version=0)
+            for group in chain.from_iterable(one.groups for one in evaluation.sets):
+                for game in games_of(group, len(roles)):
+                    add_game(results, *game)
+
+    loaded = load_sets(recipe.data.eval_sets, asks=recipe.tasks_ask)
+    run_anywhere(_served(recipe, model, play_all, asking_tasks(loaded), tell, policy_of=lambda role, task, n: ""))
+    return results
 
 
 def replies(
@@ -90,6 +123,7 @@ async def _served(
     work: Callable[[Serving], Coroutine[Any, Any, T]],
     asked: Iterable[Task] = (),
     tell: Tell = untold,
+    policy_of: Assignment | None = None,
 ) -> T:
     """Run `work` with engines that serve `model`, and return its result. The engines' logs are deleted."""
 
@@ -98,7 +132,7 @@ async def _served(
 
         async def serve_and_work(cluster: Cluster) -> T:
             async with started_serving(
-                recipe, cluster, model, logs=logs, publishes=False, tell=tell, asked=asked
+                recipe, cluster, model, logs=logs, publishes=False, tell=tell, asked=asked, policy_of=policy_of
             ) as serving:
                 return await work(serving)
 

@@ -3,6 +3,7 @@ workers."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -12,8 +13,8 @@ from pathlib import Path
 from rlhf.cluster.worker import Worker
 from rlhf.config import failing_by_name, load_bound
 from rlhf.controller.build import learner_settings
-from rlhf.errors import DataError
-from rlhf.models.start import start_model
+from rlhf.errors import DataError, UserError
+from rlhf.models.start import start_folder, start_model
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.view import View
 from rlhf.trainer.supervised_warmup import warm_up
@@ -59,6 +60,21 @@ async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) 
     return await start_model(
         recipe.model, seed=recipe.seed, demonstrations=lessons and lessons.decides, warm_up=warm_up_and_tell
     )
+
+
+def model_below(recipe: Recipe) -> str:
+    """Return the folder or hub name of the model that a run's policies are adapters of. Raises `UserError` if the run
+    made it, and it is not on this machine."""
+    if recipe.model.tiny is None:
+        return os.path.expanduser(str(recipe.model.path))
+    lessons = lessons_of(recipe)
+    folder = start_folder(recipe.model, seed=recipe.seed, demonstrations=lessons and lessons.decides)
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder} is not there: the model that the run made for its policies; copy it from the machine that "
+            "trained, or set model.cache_dir to its folder"
+        )
+    return str(folder)
 
 
 def lessons_of(recipe: Recipe) -> Lessons | None:

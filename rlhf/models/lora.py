@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlhf.errors import ModelError
 from rlhf.models.config import LoraConfig
+from rlhf.models.failures import naming_model
 from rlhf.models.loading import load_config, loading_model
 from rlhf.models.towers import auto_class, towers
 
@@ -107,6 +109,29 @@ def save_adapter(folder: Path, tensors: dict[str, Tensor], config: LoraConfig, b
     described.save_pretrained(str(folder))
     named = {f"base_model.model.{name}": tensor.contiguous() for name, tensor in tensors.items()}
     save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def load_adapter(model: PreTrainedModel, config: LoraConfig, folder: str) -> None:
+    """Copy the adapter of a `folder` in `peft`'s format into the model's. Raises `ModelError` where it is another kind
+    of adapter than `config` describes."""
+    with naming_model(f"{folder} is not an adapter", OSError, SafetensorError):
+        described, tensors = _peft().LoraConfig.from_pretrained(folder), _peft().load_peft_weights(folder, "cpu")
+    if (described.r, described.lora_alpha) != (config.rank, config.alpha):
+        raise ModelError(
+            f"{folder} has rank {described.r} and alpha {described.lora_alpha}, but the policy's lora says rank "
+            f"{config.rank} and alpha {config.alpha}; set lora to what the adapter has"
+        )
+    own = {
+        f"base_model.model.{name.removesuffix('weight')}lora_{part}.weight": parameter
+        for name, adapter in low_ranks(model).items()
+        for part, parameter in (("A", adapter.a), ("B", adapter.b))
+    }
+    plain = not (described.use_dora or described.use_rslora or described.rank_pattern or described.alpha_pattern)
+    if not plain or own.keys() != tensors.keys():
+        odd = min(own.keys() ^ tensors.keys(), default="it uses DoRA, rsLoRA or ranks by layer")
+        raise ModelError(f"{folder} does not fit this model and lora.target_modules: {odd}")
+    for name, parameter in own.items():
+        parameter.data.copy_(tensors[name])
 
 
 def peft_config(config: LoraConfig, targets: Sequence[str]) -> Any:

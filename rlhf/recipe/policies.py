@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field
@@ -11,6 +13,7 @@ from pydantic import Field
 from rlhf.config import Config, build, did_you_mean, failing_by_name, is_piece, load_bound, merge
 from rlhf.errors import ConfigError
 from rlhf.models.config import LoraConfig
+from rlhf.trainer.checkpoint import adapter_folder
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit.composition import check_composition
 from rlhf.trainer.credit.registry import needs_of
@@ -27,11 +30,25 @@ class PolicyConfig(Config):
 
     lora: LoraConfig = LoraConfig()
     """Its adapter. Engines always receive the adapters themselves."""
+    adapter: str | None = None
+    """The adapter that it starts from: a folder in peft's format, or a run with `model.lora`, or `RUN:POLICY`. Without
+    one it starts as the model."""
     trained: bool = True
-    """Whether it learns. One that does not is the model as it is."""
+    """Whether it learns. One that does not stays as it starts."""
     trainer: dict[str, Any] = Field({})
     """Its own settings, over those of the recipe's `trainer`: `optimizer`, `advantage`, `loss`, `kl`, `epochs`,
     `minibatches`."""
+
+
+def of_adapter(named: str) -> PolicyConfig:
+    """Return a policy that is not trained, and plays with the adapter that `named` names. Raises `ConfigError`."""
+    folder = Path(adapter_folder(named))
+    try:
+        described = json.loads((folder / "adapter_config.json").read_text())
+        lora = LoraConfig(rank=described["r"], alpha=described["lora_alpha"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"{folder} is not an adapter in peft's format: {error}") from None
+    return PolicyConfig(lora=lora, adapter=str(folder), trained=False)
 
 
 def trainer_of(shared: TrainerConfig, name: str, policy: PolicyConfig) -> TrainerConfig:
@@ -54,6 +71,8 @@ def trainer_of(shared: TrainerConfig, name: str, policy: PolicyConfig) -> Traine
 
 Roles = Mapping[str, str] | str
 """The policy of each role, or the `module:function` that names it."""
+Assignment = Callable[[str, Task, int], str]
+"""Names the policy of a role, in the group of a task with an ordinal."""
 
 
 def check_policies(
@@ -111,7 +130,7 @@ def check_roles(
         raise ConfigError(f"policies.{idle[0]} is trained, but its roles are of evaluations alone")
 
 
-def assignment(policies: Collection[str], roles: Roles) -> Callable[[str, Task, int], str]:
+def assignment(policies: Collection[str], roles: Roles) -> Assignment:
     """Return what names the policy of a role, in the group of a task with an ordinal; without policies that is `""`. It
     raises `ConfigError` for a role, or a policy, that the recipe does not know."""
     if not policies:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from rlhf.recipe.loading import LoadedRecipe
 from rlhf.recipe.placement import PlacementTarget, placed
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig
-from rlhf.trainer.checkpoint import CHECKPOINTS, model_folder
+from rlhf.trainer.checkpoint import CHECKPOINTS, adapter_folder, model_folder
 
 RecipeValues = Mapping[str, Any]
 HERE = PlacementTarget()
@@ -42,6 +42,10 @@ def with_folders(recipe: Recipe, before: RecipeValues) -> Recipe:
         "model": _changed(recipe.model, "path", recipe.model.path, _below(before, "model")),
         "reward": _located_reward(recipe.reward, _below(before, "reward")),
         "trainer": changed_trainer.model_copy(update={"critic": changed_critic}),
+        "policies": {
+            name: _changed(policy, "adapter", policy.adapter, _below(_below(before, "policies"), name), adapter_folder)
+            for name, policy in recipe.policies.items()
+        },
     }
     return recipe.model_copy(update=parts)
 
@@ -52,23 +56,25 @@ def _located_reward(reward: RewardConfig, before: RecipeValues) -> RewardConfig:
     return _changed(reward, "model", reward.model, before).model_copy(update={"parts": parts})
 
 
-def _changed(part: C, key: str, name: str | None, before: RecipeValues) -> C:
-    began = before.get(key)
-    if name and began and (Path(name).expanduser() / CHECKPOINTS) in Path(began).parents:
-        return part.model_copy(update={key: began})
-    return part.model_copy(update={key: name and model_folder_of(name)})
-
-
-def _below(values: RecipeValues, key: str) -> RecipeValues:
-    return values.get(key) or {}
-
-
 def model_folder_of(name: str) -> str:
     """Return the model folder in a run folder, and any other name unchanged."""
     path = Path(name).expanduser()
     if (path / CHECKPOINTS).is_dir():
         return model_folder(path)
     return str(path) if name.startswith("~") else name
+
+
+def _changed(
+    part: C, key: str, name: str | None, before: RecipeValues, folder_of: Callable[[str], str] = model_folder_of
+) -> C:
+    began, run = before.get(key), (name or "").partition(":")[0]
+    if name and began and (Path(run).expanduser() / CHECKPOINTS) in Path(began).parents:
+        return part.model_copy(update={key: began})
+    return part.model_copy(update={key: name and folder_of(name)})
+
+
+def _below(values: RecipeValues, key: str) -> RecipeValues:
+    return values.get(key) or {}
 
 
 def recipe_of_run(checkpoint: Path) -> Path:
@@ -78,6 +84,15 @@ def recipe_of_run(checkpoint: Path) -> Path:
     if found is None:
         raise ConfigError(f"{checkpoint} is not in a run folder with a recipe.yaml; give the recipe: --recipe RECIPE")
     return found
+
+
+def with_policies_of(recipe: Recipe, checkpoint: str) -> Recipe:
+    """Return the recipe with the adapters that its policies have in a checkpoint. Raises `CheckpointError`."""
+    policies = {
+        name: policy.model_copy(update={"adapter": adapter_folder(f"{checkpoint}:{name}")})
+        for name, policy in recipe.policies.items()
+    }
+    return recipe.model_copy(update={"policies": policies})
 
 
 def check_evaluates(recipe: Recipe, path: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from rlhf.chat.thinking import after_thinking
 from rlhf.data.config import EvaluationSetConfig
@@ -91,6 +91,10 @@ class Evaluator:
 
     def __init__(self, sets: Sequence[EvaluationSet]) -> None:
         self._sets = tuple(sets)
+
+    def played_by(self, policy_of: Callable[[str, Task, int], str]) -> Evaluator:
+        """Return the same evaluation with these policies in its roles."""
+        return Evaluator([replace(one, rollout=replace(one.rollout, policy_of=policy_of)) for one in self._sets])
 
     async def __call__(self, version: int) -> Evaluation:
         return Evaluation(sets=tuple(await asyncio.gather(*(evaluate_set(one, version) for one in self._sets))))

@@ -29,8 +29,8 @@ class GroupRollout:
     """Plays `group_size` episodes of a task concurrently; a failure in one becomes data. Sample `n * roles + r` is role
     `r` of episode `n`. With `greedy_baseline`, one more is played at temperature 0: the group's `baseline` (ReMax,
     arXiv 2310.10505), which needs a single role. A group whose baseline has no score is `Failed("no_baseline")`.
-    `policy_of(role, task, ordinal)` names the policy of a role, in a run with several; the `trained` ones are compared
-    by `filter_equal_rewards`."""
+    `policy_of(role, task, ordinal)` names the policy of a role, in a run with several; the `trained` ones, where None
+    is all, must have samples, and are compared by `filter_equal_rewards`."""
 
     engine: RolloutEngine
     renderer: ChatRenderer
@@ -44,7 +44,7 @@ class GroupRollout:
     purpose: str = "train"
     play: EpisodeRunner = ANSWER_ONCE
     policy_of: Callable[[str, Task, int], str] = lambda role, task, ordinal: ""
-    trained: tuple[str, ...] = ("",)
+    trained: tuple[str | None, ...] = (None,)
 
     def __post_init__(self) -> None:
         if self.greedy_baseline and len(self.play.roles) > 1:
@@ -112,7 +112,7 @@ class GroupRollout:
 
     def _outcome(self, group: Group) -> Group | Filtered | Failed:
         learning = sum(len(replace(group, policy=one).trainable) for one in self.trained)
-        if learning < min(2, self.samples if self.trained == ("",) else self.group_size):
+        if learning < min(2, self.group_size):
             kinds = Counter(kind for sample in group.samples if (kind := sample.failure_kind))
             lost = ", ".join(f"{kind} x{count}" for kind, count in sorted(kinds.items()))
             first = commonest_failure(failures_of(group))

@@ -30,15 +30,16 @@ TEMPLATE = "the chat template of model.path"
 
 
 def provenance(
-    model: str, *, data: DataConfig, reference: str | None = None, trust_remote_code: bool = False
+    model: str, *, data: DataConfig, others: Mapping[str, str | None] = {}, trust_remote_code: bool = False
 ) -> dict[str, str]:
-    """Read data and models; return the digests of the inputs of a run on `data` from the start model in `model`."""
+    """Read data and models; return the digests of the inputs of a run on `data` from the start model in `model`.
+    `others` are folders of more models and adapters, by the recipe key of each."""
     return {
         **{key: data_digest(config) for key, config in data.sets.items() if config.path is not None},
         **({"data.episodes": episodes_digest(recorded_episodes(data.episodes))} if data.episodes else {}),
         "model.path": model_digest(model),
         TEMPLATE: template_digest(model, trust_remote_code=trust_remote_code),
-        **({"trainer.reference_path": model_digest(reference)} if reference else {}),
+        **{key: model_digest(folder) for key, folder in others.items() if folder},
     }
 
 

@@ -174,8 +174,19 @@ def model_folder(checkpoint: str | Path, part: str = MODEL) -> str:
     if (path / POLICIES).is_dir() and not (path / part).is_dir():
         names = ", ".join(sorted(one.name for one in (path / POLICIES).iterdir()))
         raise CheckpointError(
-            f"{path} holds policies and no model: {names}; `rlhf export --policy` takes one's adapter"
+            f"{path} holds policies and no model: {names}; `rlhf export --policy` takes one's adapter, and a recipe "
+            "names it PATH:POLICY"
         )
     if part != MODEL and not (path / part).is_dir():
         raise CheckpointError(f"{path} has no {part}/; a run writes it with {WRITTEN_WITH.get(part, 'policies')}")
     return str(path / part)
+
+
+def adapter_folder(named: str) -> str:
+    """Return the folder in `peft`'s format that `named` names: itself, or the adapter of a checkpoint, or of a run
+    folder's newest checkpoint. `PATH:POLICY` names that of one of several policies. Raises `CheckpointError`."""
+    path, _, policy = named.partition(":")
+    folder = Path(path).expanduser()
+    if (folder / "adapter_config.json").is_file():
+        return str(folder)
+    return model_folder(folder, f"{POLICIES}/{policy}/{ADAPTER}" if policy else ADAPTER)

@@ -37,6 +37,8 @@ class LearnerSettings:
     """The seed of the run."""
     policy: str = ""
     """The policy's name among several over one base, which its state leaves out: the base never changes."""
+    adapter: str | None = None
+    """The folder of the adapter that the policy starts from; None is one that changes nothing yet."""
     frozen: bool = False
     """Whether the policy plays, but is not trained."""
     policies: tuple[LearnerSettings, ...] = ()

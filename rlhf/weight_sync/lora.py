@@ -7,6 +7,7 @@ itself loads adapters only from folders: here they come like all weights, and ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,11 +24,12 @@ PATH = "comes by publishes alone"
 A, B = ".lora_A.weight", ".lora_B.weight"
 
 
-def adapter_requests(policies: Sequence[str]) -> dict[str, LoRARequest]:
-    """Return what names each policy's adapter in vLLM; `""` is the one of a run without names."""
+def adapter_requests(policies: Sequence[str], folders: Sequence[str] = ()) -> dict[str, LoRARequest]:
+    """Return what names each policy's adapter in vLLM; `""` is the one of a run without names. vLLM itself loads those
+    that have `folders`."""
     return {
-        policy: LoRARequest(lora_name=policy or "policy", lora_int_id=place, lora_path=PATH)
-        for place, policy in enumerate(policies, 1)
+        policy: LoRARequest(lora_name=policy or "policy", lora_int_id=place, lora_path=path)
+        for place, (policy, path) in enumerate(zip_longest(policies, folders, fillvalue=PATH), 1)
     }
 
 

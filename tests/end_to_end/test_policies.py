@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from rlhf.apps.cli.audit import run_audit
+from rlhf.errors import CheckpointError
 from rlhf.runs.episode_parts import parts_in, read_episodes, write_part
 from rlhf.runs.records import EpisodeOutcome, as_row
+from rlhf.trainer.checkpoint import adapter_folder
 from rlhf.types import Task
-from tests.end_to_end.running import ROOT, Run, train
+from tests.end_to_end.running import ROOT, Run, run_warm, train
 from tests.end_to_end.test_resume import timeless
 
 pytestmark = pytest.mark.engine
 
+FILE = "adapter_model.safetensors"
 RECIPE = ROOT / "recipes" / "tictactoe_selfplay.yaml"
 OPTIONS = (
     "policies={one: {lora: {rank: 4}}, two: {lora: {rank: 8}, trainer: {optimizer: {learning_rate: 1e-4}}}, "
@@ -77,3 +84,28 @@ def test_two_updates_are_one_and_a_resume_and_one(run: Run, tmp_path: Path, cach
             file = Path("checkpoints", "version-000002", "policies", policy, state)
             assert (folder / file).read_bytes() == (run.folder / file).read_bytes()
     assert run_audit(folder) == 0
+
+
+def test_its_policies_are_evaluated_play_a_tournament_and_begin_another_run(
+    run: Run, tmp_path: Path, cache: Path
+) -> None:
+    held_out = ("data.eval={seeds: 16, temperature: 1.0}", f"model.cache_dir={cache}")
+    names = [f"{run.folder}:{policy}" for policy in ("one", "two", "old")]
+    assert json.loads(run_warm("eval", str(run.folder), *held_out).stdout)["problems"] == 16
+    played = run_warm("eval", names[0], "--against", names[1], "--against", names[2], *held_out)
+    found = json.loads(played.stdout)
+    assert set(found["elo"]) == set(names)
+    assert sum(found["elo"].values()) == pytest.approx(3000)
+    for one, other in permutations(names, 2):
+        assert found["win_rates"][one][other] == pytest.approx(1 - found["win_rates"][other][one])
+    with pytest.raises(CheckpointError, match="holds policies and no model: old, one, two"):
+        adapter_folder(str(run.folder))
+    began = (
+        f"policies={{one: {{lora: {{rank: 8}}, adapter: '{names[1]}'}}, "
+        f"two: {{lora: {{rank: 4}}, adapter: '{names[0]}', trained: false}}}}",
+        "roles={first: one, second: two}", *OPTIONS[2:], "trainer.updates=1", "trainer.optimizer.learning_rate=1e-9",
+    )  # fmt: skip
+    again = train(tmp_path / "run", cache, *began, recipe=RECIPE)
+    for name, before in (("one", names[1]), ("two", names[0])):
+        own, its = (load_file(Path(adapter_folder(one), FILE)) for one in (f"{again.folder}:{name}", before))
+        assert all(torch.allclose(own[key], its[key], atol=1e-7) for key in its)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rlhf.errors import ModelError
 from rlhf.models.config import LoraConfig, TinyModelConfig
 from rlhf.models.loading import load_policy, sharing_weights
-from rlhf.models.lora import add_lora, lora_for_model, low_ranks, save_adapter, without_adapter
+from rlhf.models.lora import add_lora, load_adapter, lora_for_model, low_ranks, save_adapter, without_adapter
 from rlhf.models.policy import PolicyModel
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import save_tiny
@@ -207,3 +207,18 @@ def test_merged_in_bfloat16_a_small_change_is_lost_and_as_an_adapter_it_is_not(t
     beside = {name: sent[f"{at}.lora_B.weight"] @ sent[f"{at}.lora_A.weight"] for name, at in layers.items()}
     assert kept(delta, merged) < 0.5
     assert kept(delta, beside) == pytest.approx(1, abs=0.01)
+
+
+def test_an_adapter_on_disk_is_taken_up_or_refused_by_name(folder: str, tmp_path: Path) -> None:
+    policy, saved = adapted(folder), tmp_path / "adapter"
+    save_adapter(saved, weights.whole_adapter(policy, 1 << 20, keep=True), LORA, folder)
+    fresh = adapted(folder, learnt=False)
+    load_adapter(fresh.model, LORA, str(saved))
+    assert torch.equal(logits(fresh.model), logits(policy.model))
+    with pytest.raises(ModelError, match="has rank 4 and alpha 6, but the policy's lora says rank 4 and alpha 8"):
+        load_adapter(fresh.model, LoraConfig(rank=4, alpha=8), str(saved))
+    narrow = LoraConfig(rank=4, alpha=6, target_modules=("q_proj",))
+    with pytest.raises(ModelError, match=r"does not fit this model and lora\.target_modules: .*lora_A"):
+        load_adapter(adapted(folder, narrow).model, narrow, str(saved))
+    with pytest.raises(ModelError, match="is not an adapter"):
+        load_adapter(fresh.model, LORA, str(tmp_path))

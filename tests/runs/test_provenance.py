@@ -56,7 +56,7 @@ def test_a_tokenizer_without_a_template_has_a_digest_too(tmp_path: Path, recipe:
 
 def began_with(recipe: Recipe, model: str) -> dict[str, str]:
     reference = recipe.trainer.reference_path
-    return provenance.provenance(model, data=recipe.data, reference=reference)
+    return provenance.provenance(model, data=recipe.data, others={"trainer.reference_path": reference})
 
 
 def drop_a_row(folder: Path) -> None:

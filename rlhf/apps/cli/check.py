@@ -139,7 +139,8 @@ def describe_policy(recipe: Recipe, name: str) -> str:
     )
     policy, trainer = recipe.policies[name], recipe.of_policy(name).trainer
     trained = describe_rate(trainer.optimizer, trainer.optimizer_steps) if policy.trained else "not trained"
-    return f"{name}: LoRA of rank {policy.lora.rank}, plays {plays}; {trained}"
+    begins = f" from {policy.adapter}" if policy.adapter else ""
+    return f"{name}: LoRA of rank {policy.lora.rank}{begins}, plays {plays}; {trained}"
 
 
 def describe_episodes(named: str, trainer: TrainerConfig) -> str:

@@ -11,26 +11,39 @@ from pathlib import Path
 from rlhf.apps.failures import reporting_failures
 from rlhf.cluster.supervisor import supervise
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.resolve import check_evaluates, located, recipe_of_run
+from rlhf.recipe.resolve import check_evaluates, located, recipe_of_run, with_policies_of
+from rlhf.runs.payoff import elo_ratings, win_rate
 from rlhf.trainer.checkpoint import model_folder
 
 
-def run_eval(checkpoint: Path, recipe: Path | None = None, overrides: Sequence[str] = ()) -> int:
+def run_eval(
+    checkpoint: Path, recipe: Path | None = None, against: Sequence[str] = (), overrides: Sequence[str] = ()
+) -> int:
     """Print the evaluation as one JSON object: the evaluated model's folder, the first set's values, and under `sets`
-    the values of all sets. Without a `recipe` it is that of the checkpoint's run."""
-    recipe = recipe or recipe_of_run(checkpoint)
+    the values of all sets. Without a `recipe` it is that of the checkpoint's run. `against` other adapters a tournament
+    is played instead; then the object has the win rate of each against each, and Elo ratings."""
+    path = Path(str(checkpoint).partition(":")[0])  # of a policy in a tournament
+    recipe = recipe or recipe_of_run(path)
     loaded = located(load_recipe(recipe, overrides)).recipe
     check_evaluates(loaded, str(recipe))
-    model = model_folder(checkpoint)
 
     def run() -> int:
-        from rlhf.controller.inference import evaluate_model
+        from rlhf.controller.inference import evaluate_model, play_tournament
+        from rlhf.controller.start_model import model_below
 
-        evaluation = evaluate_model(loaded, model, partial(print, file=sys.stderr))
+        tell = partial(print, file=sys.stderr)
+        if against:
+            results = play_tournament(loaded, model_below(loaded), [str(checkpoint), *against], tell)
+            rates = {one: {other: win_rate(results, one, other) for other in played} for one, played in results.items()}
+            print(json.dumps({"elo": elo_ratings(results), "win_rates": rates}))
+            return 0
+        playing = with_policies_of(loaded, str(checkpoint))
+        model = model_below(loaded) if loaded.policies else model_folder(checkpoint)
+        evaluation = evaluate_model(playing, model, tell)
         print(
             json.dumps(
                 {
-                    "checkpoint": model,
+                    "checkpoint": str(checkpoint) if loaded.policies else model,
                     "reward": evaluation.reward,
                     "problems": evaluation.problems,
                     "distinct_answers": evaluation.distinct_answers,

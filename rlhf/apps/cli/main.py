@@ -156,6 +156,12 @@ def evaluate(
             metavar="RECIPE", parser=recipe_named, help="The recipe with the held-out tasks [default: the run's]."
         ),
     ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADAPTER", help="Play a tournament with this adapter too: a folder, RUN, or RUN:POLICY. Repeat it."
+        ),
+    ] = None,
     overrides: Overrides = None,
 ) -> None:
     """Evaluate a checkpoint on the held-out tasks of a recipe. By default that of its run."""

@@ -38,6 +38,8 @@ class EngineSettings:
     records_routing: bool = False
     sleeps: bool = False
     policies: tuple[str, ...] = ("",)
+    adapters: tuple[str, ...] = ()
+    """The folders of the policies' adapters, in an engine without weight syncs."""
     device: Literal["cpu", "cuda"] = "cpu"
 
 

@@ -92,8 +92,8 @@ class VllmEngine:
         self._sleeper = Sleeper(
             self._engine, keeps_base=settings.model.lora is not None, on_cpu=settings.device == "cpu"
         )
-        self._adapters = adapter_requests(settings.policies) if settings.model.lora else {}
-        if self._adapters:
+        self._adapters = adapter_requests(settings.policies, settings.adapters) if settings.model.lora else {}
+        if self._adapters and not settings.adapters:
             self._engine.collective_rpc("serve_zero_adapters", args=(tuple(self._adapters),))
         self._acknowledged: Manifest | None = None
         self._counter = LoadCounter()

@@ -20,7 +20,7 @@ from rlhf.config import is_piece
 from rlhf.errors import CheckpointError, ModelError
 from rlhf.models.config import LoraConfig
 from rlhf.models.loading import load_policy, sharing_weights
-from rlhf.models.lora import add_lora, without_adapter
+from rlhf.models.lora import add_lora, load_adapter, without_adapter
 from rlhf.models.policy import PolicyModel
 from rlhf.models.probe import proved_rows
 from rlhf.models.rounding import rounded as otherwise_rounded
@@ -377,7 +377,10 @@ def _load(
         model = sharing_weights(model)
     with module_by_module(model):
         rows = proved_rows(model, settings.model_path, device=settings.device, packing=settings.trainer.packing)
-    return as_policy(add_lora(model, lora), settings, rows).to(settings.device)
+    model = add_lora(model, lora)
+    if lora and settings.adapter:
+        load_adapter(model, lora, settings.adapter)
+    return as_policy(model, settings, rows).to(settings.device)
 
 
 def _reference(settings: LearnerSettings, world_size: int) -> nn.Module | None:
