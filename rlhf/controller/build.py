@@ -51,6 +51,7 @@ from rlhf.rollout.dry_run import opening_of
 from rlhf.rollout.evaluation import EvaluationSet, Evaluator
 from rlhf.rollout.group import GroupRollout
 from rlhf.runs.view import View
+from rlhf.trainer.league import League
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.policies import PolicyLearners
 from rlhf.trainer.settings import LearnerSettings, Trained
@@ -116,9 +117,9 @@ def learner_settings(recipe: Recipe, model: str, policy: str = "") -> LearnerSet
         routing=routing_of(recipe, model) if recipe.plays else "ignore",
         seed=recipe.seed,
         policy=policy,
-        adapter=recipe.policies[policy].adapter if policy else None,
-        frozen=policy in recipe.policies and policy not in recipe.trained_policies,
-        policies=() if policy else tuple(learner_settings(recipe, model, name) for name in recipe.policies),
+        adapter=recipe.all_policies[policy].adapter if policy else None,
+        frozen=bool(policy) and policy not in recipe.trained_policies,
+        policies=() if policy else tuple(learner_settings(recipe, model, name) for name in recipe.all_policies),
     )
 
 
@@ -148,12 +149,21 @@ def trained_by(recipe: Recipe) -> Trained:
     return kinds.get(recipe.kind, "policy")
 
 
-def make_learner(recipe: Recipe, workers: Sequence[Worker]) -> RemoteLearner:
+def make_learner(recipe: Recipe, workers: Sequence[Worker], league: League | None = None) -> RemoteLearner:
     """Return the learner of the policy, or of several."""
-    return learner_of(PolicyLearners if recipe.policies else RemoteLearner, recipe, workers)
+    if recipe.policies:
+        return learner_of(PolicyLearners, recipe, workers, league=league)
+    return learner_of(RemoteLearner, recipe, workers)
 
 
-def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
+def make_league(recipe: Recipe, folder: Path) -> League | None:
+    """Return the recipe's league, which copies its members into `folder`. Raises `ConfigError`."""
+    trained = recipe.trained_policies
+    fixed = [name for name in recipe.policies if name not in trained]
+    return League(recipe.league, trained, fixed, seed=recipe.seed, folder=folder) if recipe.league else None
+
+
+def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker], **more: Any) -> L:
     """Return a learner of policies, or of another class that trains with the same ranks."""
     return kind(
         workers,
@@ -163,12 +173,13 @@ def learner_of(kind: type[L], recipe: Recipe, workers: Sequence[Worker]) -> L:
         transfer_backend=transfer_backend(recipe),
         publish_timeout_seconds=recipe.rollout.weight_sync_timeout_seconds,
         plays=recipe.plays,
+        **more,
     )
 
 
 def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...], *, publishes: bool) -> EngineSettings:
     """Return the settings of an engine of one GPU for `model`; `publishes` is whether it receives weight syncs."""
-    policies = recipe.policies
+    policies = recipe.all_policies if publishes else recipe.policies
     if policies:  # an engine has room for the largest
         recipe = recipe.of_policy(max(policies, key=lambda name: policies[name].lora.rank))
     served = publishes or policies
@@ -226,6 +237,8 @@ class Serving:
     surroundings: Surroundings
     outages: Outages
     policy_of: Assignment
+    evaluated: str | None
+    """The policy that plays every role of evaluations; None: `policy_of` says who."""
     trained: tuple[str, ...]
 
     def rollout(
@@ -238,6 +251,8 @@ class Serving:
         filter_equal_rewards: bool = False,
         greedy_baseline: bool = False,
     ) -> GroupRollout:
+        training, evaluated = purpose == "train", self.evaluated
+        alone: Assignment | None = None if training or evaluated is None else lambda role, task, ordinal: evaluated
         return GroupRollout(
             engine=self.router,
             renderer=self.renderer,
@@ -250,8 +265,8 @@ class Serving:
             greedy_baseline=greedy_baseline,
             purpose=purpose,
             play=self.surroundings.play(purpose),
-            policy_of=self.policy_of,
-            trained=self.trained if purpose == "train" else (None,),
+            policy_of=alone or self.policy_of,
+            trained=self.trained if training else (None,),
         )
 
     async def opening(self, seed: int, task: Task) -> str | None:
@@ -323,11 +338,11 @@ async def started_serving(
     publishes: bool,
     tell: Tell,
     asked: Iterable[Task] = (),
-    policy_of: Assignment | None = None,
+    seat: Callable[[tuple[str, ...]], Assignment] | None = None,
 ) -> AsyncIterator[Serving]:
     """Start engines on `model`, the reward's workers, and environments or the agent's endpoint. Before that, check that
-    the chat template renders `asked`. Later outages of servers are reported. `policy_of` is instead of the recipe's
-    `roles`."""
+    the chat template renders `asked`. Later outages of servers are reported. `seat` gives the policies of the
+    environment's roles, instead of the recipe's `roles`."""
     outages = Outages(seconds=60 * recipe.reward.patience_minutes, tell=tell)
     async with AsyncExitStack() as stack:
         alone = recipe.cluster.address is None
@@ -342,10 +357,10 @@ async def started_serving(
                 logs=logs,
             )
         )
-        if policy_of is None:
+        roles, league = surroundings.training.roles, recipe.league
+        if seat is None and league is None:
             evaluated = surroundings.evaluation.roles if recipe.data.eval_sets else ()
-            check_roles(recipe.policies, recipe.roles, surroundings.training.roles, evaluated)
-            policy_of = assignment(recipe.policies, recipe.roles)
+            check_roles(recipe.policies, recipe.roles, roles, evaluated)
         renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
         if recipe.environment is None and recipe.agent is None:  # their later messages are not known yet
             check_asked(model, renderer, asked)
@@ -358,7 +373,8 @@ async def started_serving(
         stack.push_async_callback(stop_engines, engines)
         yield Serving(
             engines, Router(engines), renderer, reward, facts, surroundings, outages,
-            policy_of, recipe.trained_policies,
+            seat(roles) if seat else assignment(recipe.policies, recipe.roles),
+            league.policy if league else None, recipe.trained_policies,
         )  # fmt: skip
 
 

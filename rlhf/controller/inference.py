@@ -60,7 +60,7 @@ def play_tournament(recipe: Recipe, model: str, contestants: Sequence[str], tell
     as `policies.NAME.adapter`. Raises `ConfigError` for an environment with one role."""
     environment = recipe.environment and recipe.environment.model_copy(update={"eval_arguments": {}})
     policies = {name: of_adapter(name) for name in contestants}
-    recipe = recipe.model_copy(update={"policies": policies, "environment": environment})
+    recipe = recipe.model_copy(update={"policies": policies, "league": None, "environment": environment})
     results: Results = {}
 
     async def play_all(serving: Serving) -> None:
@@ -76,7 +76,7 @@ def play_tournament(recipe: Recipe, model: str, contestants: Sequence[str], tell
                     add_game(results, *game)
 
     loaded = load_sets(recipe.data.eval_sets, asks=recipe.tasks_ask)
-    run_anywhere(_served(recipe, model, play_all, asking_tasks(loaded), tell, policy_of=lambda role, task, n: ""))
+    run_anywhere(_served(recipe, model, play_all, asking_tasks(loaded), tell, seat=lambda _: lambda *_: ""))
     return results
 
 
@@ -123,7 +123,7 @@ async def _served(
     work: Callable[[Serving], Coroutine[Any, Any, T]],
     asked: Iterable[Task] = (),
     tell: Tell = untold,
-    policy_of: Assignment | None = None,
+    seat: Callable[[tuple[str, ...]], Assignment] | None = None,
 ) -> T:
     """Run `work` with engines that serve `model`, and return its result. The engines' logs are deleted."""
 
@@ -132,7 +132,7 @@ async def _served(
 
         async def serve_and_work(cluster: Cluster) -> T:
             async with started_serving(
-                recipe, cluster, model, logs=logs, publishes=False, tell=tell, asked=asked, policy_of=policy_of
+                recipe, cluster, model, logs=logs, publishes=False, tell=tell, asked=asked, seat=seat
             ) as serving:
                 return await work(serving)
 

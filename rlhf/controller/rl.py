@@ -15,6 +15,7 @@ from rlhf.controller.build import (
     Serving,
     context_reached,
     keeper_of,
+    make_league,
     make_learner,
     make_publisher,
     spawn_learners,
@@ -73,50 +74,49 @@ EXPLAINED_SECONDS = 60.0
 async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack) -> tuple[Playing, Provenance]:
     """Start and verify everything that plays and learns, and return it with the inputs it began with. The `stack` gets
     everything that must be ended."""
-    recipe, view = context.recipe, context.view
+    recipe, view, logs, tell = context.recipe, context.view, context.folder.logs, context.view.message
     train = await asyncio.to_thread(load_sets, recipe.data.train_sets, asks=recipe.tasks_ask)
     held_out = await asyncio.to_thread(load_sets, recipe.data.eval_sets, asks=recipe.tasks_ask)
     check_overlap(
         recipe.data,
         {key: questions_of(train[key], config) for key, config in recipe.data.train_sets.items()},
         {name: questions_of(held_out[name], config) for name, config in recipe.data.eval_sets.items()},
-        view.message,
+        tell,
     )
     workers = await spawn_learners(recipe.cluster, cluster)
     model = await starting_model(recipe, workers, view)
-    learner = make_learner(recipe, workers)
+    league = make_league(recipe, context.folder.path / "league")
+    learner = make_learner(recipe, workers, league)
     with span("start"):
         starting = asyncio.ensure_future(start_learner(context, learner, model))
         stack.callback(starting.cancel)
         if learner_starts_first(recipe):
             await starting
         try:
-            asked = asking_tasks(train, held_out)
+            asked, seat = asking_tasks(train, held_out), league.seat if league else None
             serving = await stack.enter_async_context(
-                started_serving(
-                    recipe, cluster, model, logs=context.folder.logs, publishes=True, tell=view.message, asked=asked
-                )
+                started_serving(recipe, cluster, model, logs=logs, publishes=True, tell=tell, asked=asked, seat=seat)
             )
         except WorkerFailed as failure:
             raise await explain_start_failure(failure, starting) from None
         await starting
         await asyncio.to_thread(serving.renderer.tokenizer.save_pretrained, context.folder.tokenizer)
         for words in (*serving.renderer.told, *(told_of_tools(serving.renderer) if recipe.agent else ())):
-            view.message(words)
-        length, tell = serving.renderer.prompt_tokens, view.message
+            tell(words)
+        length = serving.renderer.prompt_tokens
         most = serving.facts.max_context_tokens if recipe.tasks_ask else None
         data, seed = recipe.data, recipe.seed
         tasks = await asyncio.to_thread(training_tasks, data, train, length, tell, seed=seed, context=most)
         problems = await asyncio.to_thread(held_out_problems, data, held_out, length, tell, seed=seed, context=most)
         if opening := await serving.opening(recipe.seed, tasks[0][0]):
-            view.message(opening)
+            tell(opening)
         reached = context_reached(recipe, tasks, length, serving.facts.max_context_tokens)
         publisher, phases = await make_publisher(recipe, learner, serving, reached), None
         if recipe.cluster.placement == "colocated":
             phases = DeviceTurns(learner, publisher, serving.engines)
         began = await begun(context, model)
     if all(role.replaced for role in engine_roles(recipe)):
-        keeper = keeper_of(recipe, cluster, serving, publisher, view.message)
+        keeper = keeper_of(recipe, cluster, serving, publisher, tell)
         await stack.enter_async_context(keeper.keeping(serving.engines))
     choices = context.point.trainer_state.choices if context.point else None
     playing = Playing(

@@ -76,10 +76,11 @@ Assignment = Callable[[str, Task, int], str]
 
 
 def check_policies(
-    policies: Mapping[str, PolicyConfig], roles: Roles, trainer: TrainerConfig, *, corrected: bool
+    policies: Mapping[str, PolicyConfig], roles: Roles | None, trainer: TrainerConfig, *, corrected: bool
 ) -> None:
-    """Check that policies and roles fit together, and that something is trained. Where old samples, or those of 16
-    bits, are `corrected`, the correction follows from the recipe's loss and estimator. Raises `ValueError`."""
+    """Check that policies and roles, if the recipe gives them, fit together, and that something is trained. Where old
+    samples, or those of 16 bits, are `corrected`, the correction follows from the recipe's loss and estimator. Raises
+    `ValueError`."""
     for name, policy in policies.items():
         if not re.fullmatch(NAME, name):
             raise ValueError(f"policies.{name}: a name has lower-case letters, digits and _, and begins with a letter")
@@ -101,6 +102,8 @@ def check_policies(
     targets = {name: policy.lora.target_modules for name, policy in policies.items()}
     if len(set(targets.values())) > 1:
         raise ValueError("policies differ in lora.target_modules, which an engine has once; make them equal")
+    if roles is None:
+        return
     if isinstance(roles, str):
         if not is_piece(roles):
             raise ValueError(f"roles is {roles!r}; give module:function, or a policy for each role")

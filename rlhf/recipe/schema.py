@@ -24,6 +24,7 @@ from rlhf.runs.loggers import LIBRARIES
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit.composition import check_composition
 from rlhf.trainer.credit.registry import is_corrected, needs_reference
+from rlhf.trainer.league import LeagueConfig, check_league
 
 RUN_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
@@ -132,6 +133,8 @@ class Recipe(Config):
     roles: dict[str, str] | str = Field({})
     """With `policies`: the policy of each of the environment's roles, or `module:function` `(role, task, ordinal) ->
     policy`, where `ordinal` numbers the groups of the run."""
+    league: LeagueConfig | None = None
+    """With `policies`, instead of `roles`: past versions of a policy as opponents."""
     trainer: TrainerConfig = TrainerConfig()
     cluster: ClusterConfig = ClusterConfig()
     run: RunConfig = RunConfig()
@@ -193,7 +196,7 @@ class Recipe(Config):
 
     def _policies_fit(self) -> None:
         if not self.policies:
-            if self.roles:
+            if self.roles or self.league:
                 raise ValueError("roles are played by policies, and the recipe has none; add policies")
             return
         backend = self.trainer.weight_sync.backend
@@ -213,7 +216,9 @@ class Recipe(Config):
         if found := next((key for key, given in unfit.items() if given), None):
             raise ValueError(f"policies do not go with {found}; remove one of them")
         corrected = self.model.dtype != "float32" or self.trainer.max_staleness > 0
-        check_policies(self.policies, self.roles, self.trainer, corrected=corrected)
+        if self.league:
+            check_league(self.league, {name: policy.trained for name, policy in self.policies.items()}, self.roles)
+        check_policies(self.policies, None if self.league else self.roles, self.trainer, corrected=corrected)
 
     def _environment_is_played(self) -> None:
         paid = any(scorer.kind == "environment" for scorer in self.reward.scorers.values())
@@ -417,10 +422,19 @@ class Recipe(Config):
         """Return the recipe with which one policy would be trained alone; for `""` this one."""
         if not name:
             return self
-        lora = self.policies[name].lora.model_copy(update={"weight_sync": "adapter"})
-        trainer = trainer_of(self.trainer, name, self.policies[name])
+        policy = self.all_policies[name]
+        lora = policy.lora.model_copy(update={"weight_sync": "adapter"})
+        trainer = trainer_of(self.trainer, name, policy)
         model = self.model.model_copy(update={"lora": lora})
-        return self.model_copy(update={"model": model, "trainer": trainer, "policies": {}, "roles": {}})
+        return self.model_copy(update={"model": model, "trainer": trainer, "policies": {}, "roles": {}, "league": None})
+
+    @property
+    def all_policies(self) -> dict[str, PolicyConfig]:
+        """The policies, and the members of the league, which begin as its policy does."""
+        if self.league is None:
+            return self.policies
+        member = self.policies[self.league.policy].model_copy(update={"trained": False, "trainer": {}})
+        return self.policies | dict.fromkeys(self.league.names, member)
 
     @property
     def trained_policies(self) -> tuple[str, ...]:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.cluster.worker import Worker
+from rlhf.durable import synced
 from rlhf.errors import CheckpointError, PolicyMismatch, TrainingDiverged, WorkerDied
-from rlhf.trainer.checkpoint import POLICIES
+from rlhf.trainer.checkpoint import ADAPTER, POLICIES
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit.statistics import batch_statistics, trained_statistics
+from rlhf.trainer.league import League
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.settings import LearnerSettings
 from rlhf.types import Group, Routing, Updated, Written
@@ -40,10 +44,13 @@ class PolicyLearners(RemoteLearner):
     """A learner of several policies: a `RemoteLearner` of each, one after another, whose update is that of a run of its
     own. All have the same version, and one weight sync sends all."""
 
-    def __init__(self, workers: Sequence[Worker], config: TrainerConfig, **given: Any) -> None:
-        """`config` and what else is `given` are `RemoteLearner`'s; the config of a policy is in its settings."""
+    def __init__(
+        self, workers: Sequence[Worker], config: TrainerConfig, *, league: League | None = None, **given: Any
+    ) -> None:
+        """`config` and what else is `given` are `RemoteLearner`'s; the config of a policy is in its settings. A
+        `league` sees every update, and its members are copies of its policy."""
         super().__init__(workers, config, **given)
-        self._workers, self._given = workers, given
+        self._workers, self._league, self._given = workers, league, given
         self._learners: dict[str, RemoteLearner] = {}
         self._frozen: tuple[str, ...] = ()
 
@@ -77,6 +84,9 @@ class PolicyLearners(RemoteLearner):
             version = self._version if self._plays else None
             metrics = await asyncio.to_thread(batch_statistics, groups, version=version)
             self._version += 1
+            if self._league:
+                metrics |= self._league.learn(groups)
+                await self._enter(self._league)
         samples = tuple(chain.from_iterable(updated.samples for updated in updates.values()))
         named = {
             f"{policy}/{name}": value
@@ -90,6 +100,18 @@ class PolicyLearners(RemoteLearner):
             metrics=metrics | counts | {"tokens/computed": computed} | named, samples=samples, frozen=self._frozen
         )
 
+    async def _enter(self, league: League) -> None:
+        """Copy the league's policy into the member that it is to become, if any, and its adapter into a folder."""
+        if slot := league.entrant(self._version):
+            league.folder.mkdir(exist_ok=True)
+            with TemporaryDirectory(dir=league.folder) as made:
+                path = Path(made)
+                await self._learners[league.policy].save(path)
+                await self._learners[slot].load(path)
+                copy = league.copy_of(slot)
+                shutil.rmtree(copy, ignore_errors=True)  # of a run that was resumed from before
+                (path / ADAPTER).rename(copy)
+
     async def snapshot(self, path: Path) -> Awaitable[Mapping[str, Written]]:
         """As `RemoteLearner.snapshot`, below `path/policies/POLICY`; the base is not written."""
         written = {}
@@ -98,7 +120,8 @@ class PolicyLearners(RemoteLearner):
                 own = path / POLICIES / policy
                 own.mkdir(parents=True)
                 written[policy] = await learner.snapshot(own)
-        return self._all_written(written)
+            league = await asyncio.to_thread(synced, path, [self._league.write(path)]) if self._league else {}
+        return self._all_written(written, league)
 
     async def load(self, path: Path) -> None:
         async with self.turn:
@@ -108,6 +131,8 @@ class PolicyLearners(RemoteLearner):
         if len(set(versions.values())) > 1:
             raise CheckpointError(f"{path} has policies of different versions ({versions}); use another checkpoint")
         self._version = max(versions.values())
+        if self._league:
+            self._league.read(path)
 
     async def export(self, path: Path) -> None:
         """Write every policy as a Hugging Face folder of its own, `path/POLICY`."""
@@ -142,6 +167,9 @@ class PolicyLearners(RemoteLearner):
         for learner in self._learners.values():
             await learner.restore()
 
-    async def _all_written(self, written: Mapping[str, Awaitable[Mapping[str, Written]]]) -> dict[str, Written]:
+    async def _all_written(
+        self, written: Mapping[str, Awaitable[Mapping[str, Written]]], league: Mapping[str, Written]
+    ) -> dict[str, Written]:
         files = {policy: await one for policy, one in written.items()}
-        return {f"{POLICIES}/{policy}/{name}": one for policy, own in files.items() for name, one in own.items()}
+        own = {f"{POLICIES}/{policy}/{name}": one for policy, its in files.items() for name, one in its.items()}
+        return own | dict(league)

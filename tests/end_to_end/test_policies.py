@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
@@ -75,15 +76,36 @@ def test_the_audit_finds_an_episode_of_another_policy(
 
 def test_two_updates_are_one_and_a_resume_and_one(run: Run, tmp_path: Path, cache: Path) -> None:
     folder = shutil.copytree(run.folder, tmp_path / "run")
-    (folder / "summary.json").unlink()
-    shutil.rmtree(folder / "checkpoints" / "version-000002")
-    resumed = train(folder, cache, *OPTIONS, "--resume", recipe=RECIPE)
-    assert [timeless(as_row(one)) for one in resumed.episodes] == [timeless(as_row(one)) for one in run.episodes]
+    resumed_from_first(folder, run, cache, OPTIONS)
     for policy in ("one", "two", "old"):
         for state in ("adapter/adapter_model.safetensors", "state/rank-00000.safetensors"):
             file = Path("checkpoints", "version-000002", "policies", policy, state)
             assert (folder / file).read_bytes() == (run.folder / file).read_bytes()
+
+
+def resumed_from_first(folder: Path, run: Run, cache: Path, options: Sequence[str]) -> None:
+    """Continue the copy of a run from its first checkpoint; it has the same episodes as the run."""
+    (folder / "summary.json").unlink()
+    shutil.rmtree(folder / "checkpoints" / "version-000002")
+    resumed = train(folder, cache, *options, "--resume", recipe=RECIPE)
+    assert [timeless(as_row(one)) for one in resumed.episodes] == [timeless(as_row(one)) for one in run.episodes]
     assert run_audit(folder) == 0
+
+
+def test_a_league_is_resumed_with_its_members_and_results(tmp_path: Path, cache: Path) -> None:
+    league = "league={policy: main, members: 2, add_every: 1, match: by_win_rate}"
+    options = ("policies={main: {lora: {rank: 4}}, weak: {trained: false}}", league, *OPTIONS[2:])
+    run = train(tmp_path / "whole", cache, *options, recipe=RECIPE)
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+    resumed_from_first(folder, run, cache, options)
+    state = Path("checkpoints", "version-000002", "league.json")
+    assert (folder / state).read_bytes() == (run.folder / state).read_bytes()
+    assert json.loads((folder / state).read_text())["entered"] == {"main_past_1": 1, "main_past_2": 2}
+    assert {one.policy for one in run.episodes if one.policy} == {"main", "weak", "main_past_1"}
+    adapter = Path("checkpoints", "version-000002", "policies", "main_past_1", "adapter", FILE)
+    for copy in (run.folder / "league" / "main@1" / FILE, folder / adapter):
+        assert copy.read_bytes() == (run.folder / adapter).read_bytes()
+    assert (run.folder / "league" / "main@2" / FILE).read_bytes() != copy.read_bytes()
 
 
 def test_its_policies_are_evaluated_play_a_tournament_and_begin_another_run(

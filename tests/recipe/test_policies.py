@@ -68,11 +68,37 @@ def test_a_fault_is_one_line(policies: str, said: str) -> None:
         ("kind=sft", "kind: sft"),
         ("trainer.replay.groups=2", "trainer.replay"),
         ("data.train.order=learnability", "order: learnability"),
+        ("league={policy: solver}", "roles are given by the league; remove roles, or league"),
     ],
 )
 def test_what_policies_do_not_go_with_is_named(override: str, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         recipe("policies={solver: {}}", "roles={first: solver, second: solver}", override)
+
+
+@pytest.mark.parametrize(
+    ("league", "said"),
+    [
+        ("{policy: sovler}", "league.policy is 'sovler'; did you mean 'solver'?"),
+        ("{policy: old}", "league.policy is 'old'; the policies that are trained: solver"),
+        (
+            "{policy: solver, match: hardest}",
+            "league.match is 'hardest'; give uniform, by_win_rate, or module:function",
+        ),
+        ("{policy: solver, members: 0}", "league.members"),
+        ("{members: 3}", "league.policy"),
+    ],
+)
+def test_a_fault_of_a_league_is_one_line(league: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        recipe("policies={solver: {lora: {rank: 4}}, old: {trained: false}}", f"league={league}")
+
+
+def test_the_members_of_a_league_are_policies_like_its_own() -> None:
+    whole = recipe("policies={solver: {lora: {rank: 4}, trainer: {epochs: 2}}}", "league={policy: solver, members: 2}")
+    assert list(whole.all_policies) == ["solver", "solver_past_1", "solver_past_2"]
+    assert whole.trained_policies == ("solver",)
+    assert whole.of_policy("solver_past_2").model.lora == whole.of_policy("solver").model.lora
 
 
 def test_a_function_names_the_policy_of_a_role() -> None:

@@ -49,7 +49,8 @@ def _faults(record: EpisodeRecord, recipe: Recipe, texts: Texts | None) -> Itera
         if record.outcome is EpisodeOutcome.TRAINED:
             yield "was trained and has no tokens"
         return
-    if record.policy and not isinstance(recipe.roles, str) and recipe.roles.get(record.role or "") != record.policy:
+    assigned = {} if isinstance(recipe.roles, str) else recipe.roles
+    if record.policy and assigned and assigned.get(record.role or "") != record.policy:
         yield f"is of {record.role} and was played by {record.policy}, which roles does not say"
     acted = record.kinds == TokenKind.ACTION
     wrong = [*_columns(record, acted, recipe)] or [*_turns(record)]

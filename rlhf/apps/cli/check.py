@@ -29,6 +29,7 @@ from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
 from rlhf.runs.recorded_episodes import recorded_episodes
 from rlhf.trainer.config import CorrectionConfig, TrainerConfig
+from rlhf.trainer.league import LeagueConfig
 from rlhf.trainer.offline import read_recording
 from rlhf.trainer.replay import MAX_AGE
 
@@ -124,10 +125,20 @@ def parts(recipe: Recipe) -> list[LabelledText]:
             else []
         ),
         *(("policy", describe_policy(recipe, name)) for name in recipe.policies),
+        *([("league", describe_league(recipe.league))] if recipe.league else []),
         *[("unit tests", text) for text in describe_unit_tests(recipe)],
         *[("gold answers", text) for text in describe_golds(recipe)],
         *(("held out", text) for text in held_out or ["none: the run will not be evaluated"]),
     ]
+
+
+def describe_league(league: LeagueConfig) -> str:
+    """Return who its members are, when one enters, and who plays against them."""
+    above = f" if it won more than {league.add_above:.0%} of its games" if league.add_above else ""
+    return (
+        f"{count(league.members, 'past version')} of {league.policy}, which enters every "
+        f"{count(league.add_every, 'update')}{above}; opponents are drawn by {league.match}"
+    )
 
 
 def describe_policy(recipe: Recipe, name: str) -> str:
@@ -140,7 +151,7 @@ def describe_policy(recipe: Recipe, name: str) -> str:
     policy, trainer = recipe.policies[name], recipe.of_policy(name).trainer
     trained = describe_rate(trainer.optimizer, trainer.optimizer_steps) if policy.trained else "not trained"
     begins = f" from {policy.adapter}" if policy.adapter else ""
-    return f"{name}: LoRA of rank {policy.lora.rank}{begins}, plays {plays}; {trained}"
+    return f"{name}: LoRA of rank {policy.lora.rank}{begins}, plays {plays or 'as the league says'}; {trained}"
 
 
 def describe_episodes(named: str, trainer: TrainerConfig) -> str:

@@ -128,7 +128,7 @@ def learner_layout(recipe: Recipe, zero: Mapping[str, Any], longest: int = 0) ->
         reference=reference and (not adapted or trainer.reference_path is not None),
         critic=trainer.critic is not None,
         average=trainer.ema_decay is not None,
-        lora=sum(policy.lora.rank for policy in recipe.policies.values()) or (model.lora.rank if model.lora else 0),
+        lora=sum(policy.lora.rank for policy in recipe.all_policies.values()) or (model.lora.rank if model.lora else 0),
         bucket_bytes=trainer.weight_sync.bucket_bytes(on_gpu=device == "cuda"),
         beside_engines=recipe.plays,
         zero=zero,
