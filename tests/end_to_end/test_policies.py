@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
@@ -19,8 +23,9 @@ from rlhf.runs.episode_parts import parts_in, read_episodes, write_part
 from rlhf.runs.records import EpisodeOutcome, as_row
 from rlhf.trainer.checkpoint import adapter_folder
 from rlhf.types import Task
-from tests.end_to_end.running import ROOT, Run, run_warm, train
+from tests.end_to_end.running import ROOT, Run, command, environment, run_warm, train
 from tests.end_to_end.test_resume import timeless
+from tests.pace import scaled
 
 pytestmark = pytest.mark.engine
 
@@ -76,28 +81,34 @@ def test_the_audit_finds_an_episode_of_another_policy(
 
 def test_two_updates_are_one_and_a_resume_and_one(run: Run, tmp_path: Path, cache: Path) -> None:
     folder = shutil.copytree(run.folder, tmp_path / "run")
-    resumed_from_first(folder, run, cache, OPTIONS)
+    (folder / "summary.json").unlink()
+    shutil.rmtree(folder / "checkpoints" / "version-000002")
+    resumed_as(run, folder, cache, OPTIONS)
     for policy in ("one", "two", "old"):
         for state in ("adapter/adapter_model.safetensors", "state/rank-00000.safetensors"):
             file = Path("checkpoints", "version-000002", "policies", policy, state)
             assert (folder / file).read_bytes() == (run.folder / file).read_bytes()
 
 
-def resumed_from_first(folder: Path, run: Run, cache: Path, options: Sequence[str]) -> None:
-    """Continue the copy of a run from its first checkpoint; it has the same episodes as the run."""
-    (folder / "summary.json").unlink()
-    shutil.rmtree(folder / "checkpoints" / "version-000002")
+def resumed_as(run: Run, folder: Path, cache: Path, options: Sequence[str]) -> None:
+    """Continue in this folder; then it has the episodes of the run."""
     resumed = train(folder, cache, *options, "--resume", recipe=RECIPE)
     assert [timeless(as_row(one)) for one in resumed.episodes] == [timeless(as_row(one)) for one in run.episodes]
     assert run_audit(folder) == 0
 
 
-def test_a_league_is_resumed_with_its_members_and_results(tmp_path: Path, cache: Path) -> None:
+def test_a_league_that_was_killed_goes_on_with_its_members_and_results(tmp_path: Path, cache: Path) -> None:
     league = "league={policy: main, members: 2, add_every: 1, match: by_win_rate}"
     options = ("policies={main: {lora: {rank: 4}}, weak: {trained: false}}", league, *OPTIONS[2:])
-    run = train(tmp_path / "whole", cache, *options, recipe=RECIPE)
-    folder = shutil.copytree(run.folder, tmp_path / "run")
-    resumed_from_first(folder, run, cache, options)
+    run, folder = train(tmp_path / "whole", cache, *options, recipe=RECIPE), tmp_path / "run"
+    arguments = command("train", str(RECIPE), f"run.dir={folder}", f"model.cache_dir={cache}", *options)
+    process = subprocess.Popen(arguments, cwd=ROOT, env=environment(), start_new_session=True)
+    deadline = time.monotonic() + scaled(120)
+    while not (folder / "checkpoints" / "version-000001").is_dir() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    resumed_as(run, folder, cache, options)
     state = Path("checkpoints", "version-000002", "league.json")
     assert (folder / state).read_bytes() == (run.folder / state).read_bytes()
     assert json.loads((folder / state).read_text())["entered"] == {"main_past_1": 1, "main_past_2": 2}
