@@ -21,6 +21,7 @@ BENCHMARKS = {
     "memory_of_ranks": "benchmarks.memory_of_ranks.command",
     "memory": "benchmarks.memory.command",
     "overlap": "benchmarks.overlap.command",
+    "policies": "benchmarks.policies.command",
     "publish": "benchmarks.publish.command",
     "records": "benchmarks.records.command",
     "sandbox": "benchmarks.sandbox.command",

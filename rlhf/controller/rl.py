@@ -262,6 +262,13 @@ class Playing(Callback, GroupLog):
 
     def line(self, run: Run, pace: Pace) -> UpdateLine:
         metrics, accounts = run.metrics, self._buffer.accounts
+
+        def largest(name: str) -> float | None:
+            """Return a metric; where several policies have it, the largest of theirs."""
+            names = (f"{policy}/{name}".removeprefix("/") for policy in run.recipe.trained_policies)
+            return max((metrics[one] for one in names if one in metrics), default=None)
+
+        clipped = (largest(f"policy/clip_fraction_{side}") or 0.0 for side in ("low", "high"))
         return UpdateLine(
             update=run.version,
             updates=run.recipe.trainer.updates,
@@ -272,10 +279,10 @@ class Playing(Callback, GroupLog):
             phase_seconds=pace.phase_seconds,
             tokens_per_second=metrics["tokens/trained"] / pace.seconds,
             eta_seconds=pace.eta_seconds,
-            learning_rate=metrics.get("optimizer/learning_rate"),
-            kl=metrics.get("policy/approx_kl"),
-            kl_reference=metrics.get("policy/kl_reference"),
-            clip_fraction=metrics.get("policy/clip_fraction_low", 0.0) + metrics.get("policy/clip_fraction_high", 0.0),
+            learning_rate=largest("optimizer/learning_rate"),
+            kl=largest("policy/approx_kl"),
+            kl_reference=largest("policy/kl_reference"),
+            clip_fraction=sum(clipped),
             failed=accounts.failed,
             lost=self._buffer.lost_samples,
             filtered=accounts.filtered,

@@ -63,6 +63,7 @@ def test_each_episode_is_its_policy_s_and_only_those_that_learn_are_trained(run:
         assert min(metrics["one/samples/trained"], metrics["two/samples/trained"]) > 0
         assert metrics["one/optimizer/learning_rate"] != metrics["two/optimizer/learning_rate"]
         assert metrics["two/policy/logprob_difference_max"] < 1e-4
+    assert "lr 5.0e-04  kl" in run.process.stdout, "the larger of both"
     assert run_audit(run.folder) == 0
 
 
