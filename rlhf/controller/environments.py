@@ -21,7 +21,7 @@ from rlhf.rollout.agent_config import AgentConfig
 from rlhf.rollout.endpoint.app import policy_app, policy_uvicorn_config
 from rlhf.rollout.endpoint.sessions import AgentSessions
 from rlhf.rollout.endpoint.threads import trains_of
-from rlhf.rollout.episode import AnswerOnce, EpisodeRunner
+from rlhf.rollout.episode import AGENT, AnswerOnce, EpisodeRunner
 from rlhf.rollout.programs import Programs
 from rlhf.rollout.turns import TurnRules, WithEnvironment
 from rlhf.types import Tool
@@ -113,4 +113,5 @@ async def started_endpoint(
             timeout_seconds=config.timeout_seconds,
             places=asyncio.Semaphore(config.max_agents),
             programs=Programs(hung_limit=config.max_agents),
+            roles=config.models or (AGENT,),
         )

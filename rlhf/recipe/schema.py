@@ -202,7 +202,7 @@ class Recipe(Config):
         backend = self.trainer.weight_sync.backend
         unfit = {
             f"kind: {self.kind}": self.kind != "rl",
-            "a recipe without environment": self.environment is None,
+            "a recipe without environment or agent": self.environment is None and self.agent is None,
             "model.lora": self.model.lora is not None,
             "trainer.critic": self.trainer.critic is not None,
             "trainer.ema_decay": self.trainer.ema_decay is not None,

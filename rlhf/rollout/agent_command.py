@@ -60,6 +60,7 @@ class AgentCommand:
     workdir: str
     grader: tuple[str, ...]
     grader_prints: bool
+    model: str
     log: Path | None
 
     async def play(self, task: Task, base_url: str, api_key: str) -> Mapping[str, Any]:
@@ -70,7 +71,7 @@ class AgentCommand:
         source = fill_places(self.workdir, task.row)
         places = {
             "prompt": next((one.content for one in reversed(task.messages) if one.role == "user"), ""),
-            "model": "policy",
+            "model": self.model,
             "base_url": base_url,
             "root_url": base_url.removesuffix("/v1"),
             "api_key": api_key,
@@ -188,5 +189,6 @@ def agent_program(config: AgentConfig, log: Path | None = None) -> Callable[...,
         workdir=config.workdir,
         grader=config.grader,
         grader_prints=config.grader_prints,
+        model=next(iter(config.models), "policy"),
         log=log,
     ).play

@@ -47,6 +47,10 @@ class AgentConfig(Config):
     max_agents: int = Field(256, ge=1)
     """Maximum number of agents that run at once; other episodes wait. A plain (not async) program runs in its own
     thread. While this many threads hang beyond their timeouts, no program is started, and its episode is lost."""
+    models: tuple[str, ...] = ()
+    """For an agent with several roles: the names of the models in its requests, one for each role. Each role is an
+    episode of its own, compared with its own, and `roles` can give it a policy. The program may return
+    `{"rewards": {model: reward}}`."""
     tool_format: ToolFormatName = "auto"
     """How the model writes tool calls. `auto`: as its chat template does, or `hermes` if that writes none. By name:
     `hermes` (Hermes, Qwen), `llama3_json`, `mistral`, `deepseek_v3`, `deepseek_v31`, `glm4_0414`, `harmony` (gpt-oss),

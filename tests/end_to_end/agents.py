@@ -18,3 +18,23 @@ def sorts(task: Any, base_url: str, api_key: str) -> float:
         trust_env=False,
     ).raise_for_status()
     return float(answer.json()["choices"][0]["message"]["content"] == task.answer)
+
+
+def plans_and_works(task: Any, base_url: str, api_key: str) -> dict[str, Any]:
+    """Asks one model for a plan, and another for the answer; a model of another name is refused."""
+
+    def ask(model: str, content: str) -> httpx.Response:
+        return httpx.post(
+            f"{base_url}/chat/completions",
+            json={"model": model, "messages": [{"role": "user", "content": content}]},
+            headers={"Authorization": f"Bearer {api_key}"},
+            timeout=120,
+            trust_env=False,
+        )
+
+    plan = ask("planner", task.messages[-1].content).raise_for_status().json()["choices"][0]["message"]["content"]
+    answer = ask("worker", plan or "1").raise_for_status().json()["choices"][0]["message"]["content"]
+    refused = ask("gpt-6", "hello")
+    assert refused.status_code == 404
+    assert "which are planner, worker" in refused.json()["error"]["message"]
+    return {"rewards": {"planner": len(plan), "worker": -len(answer)}}

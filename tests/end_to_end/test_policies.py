@@ -23,7 +23,7 @@ from rlhf.runs.episode_parts import parts_in, read_episodes, write_part
 from rlhf.runs.records import EpisodeOutcome, as_row
 from rlhf.trainer.checkpoint import adapter_folder
 from rlhf.types import Task
-from tests.end_to_end.running import ROOT, Run, command, environment, run_warm, train
+from tests.end_to_end.running import ROOT, Run, command, environment, largest_difference, run_warm, train
 from tests.end_to_end.test_resume import timeless
 from tests.pace import scaled
 
@@ -143,3 +143,20 @@ def test_its_policies_are_evaluated_play_a_tournament_and_begin_another_run(
     for name, before in (("one", names[1]), ("two", names[0])):
         own, its = (load_file(Path(adapter_folder(one), FILE)) for one in (f"{again.folder}:{name}", before))
         assert all(torch.allclose(own[key], its[key], atol=1e-7) for key in its)
+
+
+def test_an_agent_names_its_policies_as_models(tmp_path: Path, cache: Path) -> None:
+    run = train(
+        tmp_path / "run", cache,
+        "agent={program: 'tests.end_to_end.agents:plans_and_works', models: [planner, worker]}",
+        "policies={one: {lora: {rank: 4}}, two: {lora: {rank: 4}}}", "roles={planner: one, worker: two}",
+        "reward.kind=environment", "cluster.kind=local", "data.eval=null", "trainer.eval_every=0",
+        "model.warmup.updates=60", "trainer.updates=2", "trainer.groups_per_update=4", "trainer.group_size=4",
+    )  # fmt: skip
+    assert len(run.episodes) == 2 * 4 * 4 * 2
+    for one in run.episodes:
+        assert one.policy == {"planner": "one", "worker": "two"}[one.role]
+        assert one.reward == (len(one.response) if one.role == "planner" else -len(one.response))
+    assert all(one["one/samples/trained"] == one["two/samples/trained"] == 16 for one in run.metrics)
+    assert largest_difference(run.episodes) <= 1e-4
+    assert run_audit(run.folder) == 0

@@ -105,7 +105,8 @@ class Routes:
     async def count(self, body: MessagesRequest, request: Request) -> dict[str, int]:
         """Return the length of the prompt that a request would have."""
         asked = body.wanted().asked(seeds=False)
-        return {"input_tokens": self._session_for(request, asked, None, counting=True).prompt_tokens(asked)}
+        session = self._session_for(request, asked, None, counting=True).of_model(body.model)
+        return {"input_tokens": session.prompt_tokens(asked)}
 
     async def open(self, request: Request, named: OpenSessionRequest | None = None) -> dict[str, Any]:
         assert self._front is not None
@@ -129,7 +130,7 @@ class Routes:
         wanted, seeds, structured = body.wanted(), self._front is not None, self._sessions.structured
         if missed := wanted.missed(stops=self._sessions.client_stop == "cut"):
             raise ChatRefused(400, "not_supported", missed[1], missed[0])
-        session = self._session_for(request, wanted.asked(seeds=seeds), body.follows)
+        session = self._session_for(request, wanted.asked(seeds=seeds), body.follows).of_model(body.model)
         if body.follows is not None:
             if body.follows not in session.answers:
                 raise unknown_answer(body.follows)

@@ -7,7 +7,7 @@ import itertools
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from rlhf.rollout.agent_config import ClientStop
 from rlhf.rollout.endpoint.capture import Capture, Replied, TokenizedRequest
 from rlhf.rollout.endpoint.marks import AgentRequest, Mark
 from rlhf.rollout.endpoint.threads import TRAINS_MAIN, Trains
-from rlhf.rollout.episode import PolicyClient
+from rlhf.rollout.episode import AGENT, PolicyClient
 from rlhf.rollout.seeds import request_seed
 from rlhf.tracing import CurrentSpan, within
 from rlhf.types import Message, Prompt, Task, Timings, Tool, Trajectory
@@ -50,7 +50,8 @@ class ClientGone(RlhfError):
 
 class AgentSession:
     """An agent's session with `policy`. A running reply is cut off when the episode's `seconds` are nearly used up. The
-    spans of replies belong to `episode`: requests come from elsewhere. `trains` says which replies are trained."""
+    spans of replies belong to `episode`: requests come from elsewhere. `trains` says which replies are trained. `of`
+    has the sessions of all roles of an agent with several, whose requests name theirs as the model."""
 
     def __init__(
         self,
@@ -58,8 +59,9 @@ class AgentSession:
         seconds: float | None = None,
         episode: CurrentSpan | None = None,
         trains: Trains = TRAINS_MAIN,
+        role: str = AGENT,
     ) -> None:
-        self.id = secrets.token_urlsafe(12)
+        self.id, self.role, self.of = secrets.token_urlsafe(12), role, dict[str, AgentSession]()
         self.capture = Capture(policy.renderer, trains)
         self.answers: dict[str, tuple[tuple[Message, ...], tuple[Tool, ...]]] = {}
         """The conversation up to each answer, and the tools offered, by its id."""
@@ -126,15 +128,24 @@ class AgentSession:
         except ModelError as error:
             raise ChatRefused(400, "template", str(error), "messages" if asked.prompt is None else "prompt") from error
 
+    def of_model(self, name: str) -> AgentSession:
+        """Return the session of a request that names this model. Raises `ChatRefused`."""
+        if self.of and name not in self.of:
+            why = f"{name!r:.80} is none of this agent's models, which are {', '.join(self.of)}"
+            raise ChatRefused(404, "model_not_found", why, "model")
+        return self.of.get(name, self)
+
     def end(self) -> None:
-        if not self._ended.done():
-            self._ended.set_result(None)
+        for one in {self, *self.of.values()}:
+            if not one._ended.done():
+                one._ended.set_result(None)
 
     def trajectory(self, task: Task, reward: float | None, *, ended: bool = True) -> Trajectory:
         """Return the episode of a session with at least one reply. `ended` is false for one that was given up."""
         elsewhere = max(0.0, time.monotonic() - self._began - self._generating)
         timings = Timings(generate_seconds=self._generating, environment_seconds=elsewhere)
-        return self.capture.trajectory(task, reward, timings, ended=ended)
+        played = self.capture.trajectory(task, reward, timings, ended=ended)
+        return replace(played, role=self.role, policy=self._policy.policy_of(self.role))
 
     async def _reply(self, question: TokenizedRequest) -> Replied:
         """Generate the reply. Raises `ChatRefused`, also where the context has no room for one."""
@@ -159,7 +170,7 @@ class AgentSession:
         try:
             with within(self._episode):
                 completion = await self._policy.engine.generate(
-                    Prompt(token_ids=question.token_ids),
+                    Prompt(token_ids=question.token_ids, policy=self._policy.policy_of(self.role)),
                     sampling=replace(
                         self._policy.sampling,
                         max_tokens=min(wanted, context - length),
@@ -210,12 +221,21 @@ class AgentSessions:
         return len(self._open) >= self._capacity
 
     def open(
-        self, policy: PolicyClient, *, seconds: float | None = None, episode: CurrentSpan | None = None
+        self,
+        policy: PolicyClient,
+        *,
+        seconds: float | None = None,
+        episode: CurrentSpan | None = None,
+        roles: Sequence[str] = (AGENT,),
     ) -> AgentSession:
         """Open a session, for an episode that may take `seconds`. Raises `ChatRefused` at `capacity`."""
         if self.full:
             raise ChatRefused(503, "capacity", f"{len(self._open)} sessions are open, the maximum; end one first")
-        session = AgentSession(policy, seconds, episode, self._trains)
+        session, *others = (AgentSession(policy, seconds, episode, self._trains, role) for role in roles)
+        if others:
+            session.of = {one.role: one for one in (session, *others)}
+            for one in others:
+                one._numbers = session._numbers  # no two of its requests have the same draws
         self._open[session.id] = session
         return session
 
