@@ -26,7 +26,7 @@ from rlhf.controller.environments import Surroundings, started_surroundings
 from rlhf.data.config import DataConfig
 from rlhf.data.tasks import Tell
 from rlhf.engines.engine import RemoteEngine
-from rlhf.engines.router import Router
+from rlhf.engines.router import Router, RouterByPolicy
 from rlhf.engines.vllm.settings import EngineFacts, EngineSettings
 from rlhf.errors import ConfigError, ModelError, RlhfError
 from rlhf.http.outages import Outages
@@ -104,8 +104,11 @@ async def start_ranks(learner: RemoteLearner, recipe: Recipe, model: str, tell: 
 
 
 def learner_settings(recipe: Recipe, model: str, policy: str = "") -> LearnerSettings:
-    """Return the settings of the ranks; of a recipe with policies those of each, of which `policy` is one."""
+    """Return the settings of the ranks; of a recipe with policies those of each, of which `policy` is one. A policy
+    over another model has the path of that one."""
     own = recipe.of_policy(policy)
+    if policy and (another := recipe.all_policies[policy].model):
+        model = another.path or model
     return LearnerSettings(
         model_path=model,
         model=own.model.model_copy(update={"lora": adapters_of(own, model)}),
@@ -230,7 +233,7 @@ class Serving:
     """Running engines, and the parts that generate with them."""
 
     engines: tuple[RemoteEngine, ...]
-    router: Router
+    router: Router | RouterByPolicy
     renderer: ChatRenderer
     reward: LiveReward
     facts: EngineFacts
@@ -364,7 +367,12 @@ async def started_serving(
         renderer = await asyncio.to_thread(load_renderer, recipe, model, surroundings.tools)
         if recipe.environment is None and recipe.agent is None:  # their later messages are not known yet
             check_asked(model, renderer, asked)
-        settings = engine_settings(recipe, model, renderer.stop_token_ids, publishes=publishes)
+        settings = {
+            base: engine_settings(recipe.of_base(base), own, renderer.stop_token_ids, publishes=publishes)
+            for base, own in models_of(recipe, model).items()
+        }
+        for one in settings.values():
+            await asyncio.to_thread(check_same_texts, renderer, one)
         engines = await spawn_engines(recipe, cluster, settings)
         trust = recipe.model.trust_remote_code
         reward = await spawn_reward(recipe.reward, cluster, model, logs, outages, trust_remote_code=trust)
@@ -372,41 +380,75 @@ async def started_serving(
         facts = await start_engines(engines, reward, together=recipe.rollout.gpus_per_engine % 1 == 0)
         stack.push_async_callback(stop_engines, engines)
         yield Serving(
-            engines, Router(engines), renderer, reward, facts, surroundings, outages,
+            engines, routed(engines), renderer, reward, facts, surroundings, outages,
             seat(roles) if seat else assignment(recipe.policies, recipe.roles),
             league.policy if league else None, recipe.trained_policies,
         )  # fmt: skip
 
 
+def models_of(recipe: Recipe, model: str) -> dict[str, str]:
+    """Return the folder or hub name of each model that engines serve (`Recipe.bases`); `model` is the recipe's."""
+    others = {base: recipe.all_policies[base].model for base in recipe.bases if base}
+    return {"": model} | {base: str(own and own.path) for base, own in others.items()}
+
+
+def check_same_texts(renderer: ChatRenderer, settings: EngineSettings) -> None:
+    """Check that the engine's model reads and writes texts as the renderer's does. Raises `ConfigError`."""
+    from rlhf.models.loading import load_tokenizer
+
+    own, path = renderer.tokenizer, settings.model_path
+    other = load_tokenizer(path, trust_remote_code=settings.model.trust_remote_code)
+    if (own.get_vocab(), own.chat_template) != (other.get_vocab(), other.chat_template):
+        raise ConfigError(
+            f"policies {', '.join(settings.policies)}: the tokenizer or chat template of {path} is another than that "
+            "of the recipe's model; use a model of the same family"
+        )
+
+
+def routed(engines: Sequence[RemoteEngine]) -> Router | RouterByPolicy:
+    """Return what sends requests to the engines that hold their policy."""
+    routers = {held: Router([one for one in engines if one.policies == held]) for held in {e.policies for e in engines}}
+    if len(routers) == 1:
+        return routers[engines[0].policies]
+    return RouterByPolicy({policy: router for held, router in routers.items() for policy in held})
+
+
 async def start_engines(engines: Sequence[RemoteEngine], reward: LiveReward, *, together: bool) -> EngineFacts:
-    """Start the reward and the engines, and return the facts of the first engine. Engines that share a GPU start one
-    after another: vLLM counts all memory that is taken during its start as its own."""
+    """Start the reward and the engines, and return the facts of the first engine, with the least of contexts and
+    vocabularies. Engines that share a GPU start one after another: vLLM counts all memory that is taken during its
+    start as its own."""
     if together:
         starting = asyncio.gather(*(engine.start() for engine in engines))
         await asyncio.gather(starting, reward.start())
-        return starting.result()[0]
-    await reward.start()
-    facts = await engines[0].start()
-    for engine in engines[1:]:
-        await engine.start()
-    return facts
+        facts = starting.result()
+    else:
+        await reward.start()
+        facts = [await engine.start() for engine in engines]
+    return facts[0]._replace(
+        max_context_tokens=min(one.max_context_tokens for one in facts),
+        vocab_size=min(one.vocab_size for one in facts),
+    )
 
 
-async def spawn_engines(recipe: Recipe, cluster: Cluster, settings: EngineSettings) -> tuple[RemoteEngine, ...]:
-    """Spawn the engines of all sizes, not started yet. They have these `settings`, each with its own size."""
+async def spawn_engines(
+    recipe: Recipe, cluster: Cluster, settings: Mapping[str, EngineSettings]
+) -> tuple[RemoteEngine, ...]:
+    """Spawn the engines of all models and sizes, not started yet. They have the `settings` of their model, each with
+    its own size."""
 
-    async def of_size(role: str, size: int) -> list[RemoteEngine]:
-        sized = replace(settings, tensor_parallel_size=size)
+    async def of_size(role: str, base: str, size: int) -> list[RemoteEngine]:
+        sized = replace(settings[base], tensor_parallel_size=size)
         workers = await cluster.spawn(role, lambda index: {"name": worker_name(role, index), "settings": sized})
-        return [RemoteEngine(worker, recipe.rollout, transfer_ranks=size) for worker in workers]
+        held = sized.policies
+        return [RemoteEngine(worker, recipe.rollout, transfer_ranks=size, policies=held) for worker in workers]
 
-    spawned = await asyncio.gather(*(of_size(role, size) for role, size in engine_sizes(recipe).items()))
+    spawned = await asyncio.gather(*(of_size(role, *kind) for role, kind in engine_sizes(recipe).items()))
     return tuple(engine for engines in spawned for engine in engines)
 
 
-def keeper_of(recipe: Recipe, cluster: Cluster, serving: Serving, publisher: Publisher, tell: Tell) -> EngineKeeper:
-    """Return the keeper, which replaces lost engines."""
-    return EngineKeeper(serving.router, publisher, Restarts(cluster, tell), min_engines=recipe.rollout.min_engines)
+def keeper_of(recipe: Recipe, cluster: Cluster, router: Router, publisher: Publisher, tell: Tell) -> EngineKeeper:
+    """Return the keeper of the engines of one model, which replaces lost ones."""
+    return EngineKeeper(router, publisher, Restarts(cluster, tell), min_engines=recipe.rollout.min_engines)
 
 
 async def spawn_reward(

@@ -29,7 +29,7 @@ from rlhf.controller.event_loop_latency import responsive_event_loop
 from rlhf.controller.resume import ResumePoint, reported_updates
 from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.run_end import each
-from rlhf.controller.start_model import starting_model
+from rlhf.controller.start_model import starting_model, with_own_models
 from rlhf.controller.user_messages import (
     BatchNotices,
     LossNotices,
@@ -84,7 +84,9 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
         tell,
     )
     workers = await spawn_learners(recipe.cluster, cluster)
-    model = await starting_model(recipe, workers, view)
+    models = {base: await starting_model(recipe.of_base(base), workers, view) for base in recipe.bases}
+    model, recipe = models[""], with_own_models(recipe, models)
+    context = replace(context, recipe=recipe)
     league = make_league(recipe, context.folder.path / "league")
     learner = make_learner(recipe, workers, league)
     with span("start"):
@@ -116,8 +118,9 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
             phases = DeviceTurns(learner, publisher, serving.engines)
         began = await begun(context, model)
     if all(role.replaced for role in engine_roles(recipe)):
-        keeper = keeper_of(recipe, cluster, serving, publisher, tell)
-        await stack.enter_async_context(keeper.keeping(serving.engines))
+        for router in serving.router.routers:
+            keeper = keeper_of(recipe, cluster, router, publisher, tell)
+            await stack.enter_async_context(keeper.keeping(router.engines))
     choices = context.point.trainer_state.choices if context.point else None
     playing = Playing(
         context, tasks=chosen_tasks(recipe.data, tasks, recipe.seed, choices), problems=problems,

@@ -62,6 +62,18 @@ async def starting_model(recipe: Recipe, workers: Sequence[Worker], view: View) 
     )
 
 
+def with_own_models(recipe: Recipe, folders: Mapping[str, str]) -> Recipe:
+    """Return the recipe in which the models that policies have of their own are these folders or hub names, by the
+    names of `Recipe.bases`."""
+    policies = dict(recipe.policies)
+    for base, names in recipe.bases.items():
+        for name in policies.keys() & names:
+            if model := policies[name].model:
+                found = model.model_copy(update={"path": folders[base], "tiny": None, "warmup": None})
+                policies[name] = policies[name].model_copy(update={"model": found})
+    return recipe.model_copy(update={"policies": policies})
+
+
 def model_below(recipe: Recipe) -> str:
     """Return the folder or hub name of the model that a run's policies are adapters of. Raises `UserError` if the run
     made it, and it is not on this machine."""

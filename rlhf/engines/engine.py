@@ -141,8 +141,10 @@ class RemoteEngine:
     `EngineBroken` or `WorkerDied` when the engine can answer no further request: it is lost, and `until_lost` returns.
     """
 
-    def __init__(self, worker: Worker, config: RolloutConfig, *, transfer_ranks: int = 1) -> None:
-        self.name, self.transfer_ranks = worker.name, transfer_ranks
+    def __init__(
+        self, worker: Worker, config: RolloutConfig, *, transfer_ranks: int = 1, policies: Sequence[str] = ("",)
+    ) -> None:
+        self.name, self.transfer_ranks, self.policies = worker.name, transfer_ranks, policies
         self.worker, self._config = worker, config
         self._worker = WorkerHandle[EngineWorker](worker)
         self._silence_seconds = config.silence_timeout_seconds
@@ -160,8 +162,8 @@ class RemoteEngine:
         self._collector: asyncio.Task[None] | None = None
 
     def follow(self, worker: Worker) -> RemoteEngine:
-        """Return an engine of this one's size in another worker, not started yet."""
-        return RemoteEngine(worker, self._config, transfer_ranks=self.transfer_ranks)
+        """Return an engine of this one's size and policies in another worker, not started yet."""
+        return RemoteEngine(worker, self._config, transfer_ranks=self.transfer_ranks, policies=self.policies)
 
     async def start(self) -> EngineFacts:
         """Load the model; returns the facts that the engine reports."""

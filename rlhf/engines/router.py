@@ -7,7 +7,7 @@ import heapq
 import itertools
 import time
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from rlhf.engines.engine import PartialReply, RemoteEngine
@@ -57,6 +57,7 @@ class Router:
         self._numbers = itertools.count()
         self._lines: defaultdict[RemoteEngine | None, list[_Waiting]] = defaultdict(list)
         self._end: EnginesLost | None = None
+        self.routers = (self,)
 
     async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
         """Return one reply. Raises `GenerateFailed` for a request that lost too many engines, `EnginesLost` after
@@ -163,6 +164,18 @@ class Router:
         while self._by_load[0][0] != self._under_way[self._by_load[0][2].name]:
             heapq.heappop(self._by_load)
         return self._by_load[0][2]
+
+
+class RouterByPolicy:
+    """Sends the requests of each policy to the router of the engines that hold it."""
+
+    def __init__(self, routers: Mapping[str, Router]) -> None:
+        self._routers = routers
+        self.routers = tuple(dict.fromkeys(routers.values()))
+
+    async def generate(self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str) -> Completion:
+        router = self._routers[prompt.policy]
+        return await router.generate(prompt, sampling=sampling, seed=seed, session=session)
 
 
 def _time_left(sampling: Sampling, spent: float) -> Sampling:

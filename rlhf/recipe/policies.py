@@ -12,7 +12,7 @@ from pydantic import Field
 
 from rlhf.config import Config, build, did_you_mean, failing_by_name, is_piece, load_bound, merge
 from rlhf.errors import ConfigError
-from rlhf.models.config import LoraConfig
+from rlhf.models.config import LoraConfig, ModelConfig
 from rlhf.trainer.checkpoint import adapter_folder
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit.composition import check_composition
@@ -26,8 +26,11 @@ OWN_SETTINGS = ("optimizer", "advantage", "loss", "kl", "epochs", "minibatches")
 
 
 class PolicyConfig(Config):
-    """One of several policies: an adapter over the recipe's model."""
+    """One of several policies: an adapter over the recipe's model, or over one of its own."""
 
+    model: ModelConfig | None = None
+    """The model that it is an adapter of, instead of the recipe's: of the same family, with the same tokenizer. It has
+    engines of its own, as many as the recipe's model. Policies whose `model` is equal share it."""
     lora: LoraConfig = LoraConfig()
     """Its adapter. Engines always receive the adapters themselves."""
     adapter: str | None = None
@@ -86,6 +89,8 @@ def check_policies(
             raise ValueError(f"policies.{name}: a name has lower-case letters, digits and _, and begins with a letter")
         if policy.trainer and not policy.trained:
             raise ValueError(f"policies.{name} is not trained, but has trainer; remove one of them")
+        if policy.model and policy.model.lora:
+            raise ValueError(f"policies.{name}.model.lora: set policies.{name}.lora")
         own = trainer_of(trainer, name, policy)
         if needs_of(own).baseline:
             raise ValueError(f"policies.{name}: a greedy baseline (remax) is for one policy; choose another estimator")
@@ -97,6 +102,8 @@ def check_policies(
                 f"policies.{name} has another loss.policy or advantage.estimator than trainer, from which the "
                 "correction of old samples and of 16 bits follows; use float32 without staleness, or the same for all"
             )
+    if all(policy.model for policy in policies.values()):
+        raise ValueError("each of policies has a model of its own; leave out that of one, and set the recipe's model")
     if not any(policy.trained for policy in policies.values()):
         raise ValueError("no policy is trained: each of policies has trained: false")
     targets = {name: policy.lora.target_modules for name, policy in policies.items()}

@@ -74,7 +74,8 @@ def check_recipe(recipe: Recipe) -> None:
     check_pieces(recipe)
     check_loggers(recipe.run.loggers)
     token_from(recipe.run.prometheus.token_env)
-    check_model_folder(recipe)
+    for base in recipe.bases:
+        check_model_folder(recipe.of_base(base))
     check_other_models(recipe)
     check_reward_servers(recipe)
     check_episodes(recipe)

@@ -12,6 +12,7 @@ from rlhf.errors import ConfigError
 from rlhf.recipe.by_size import with_sizes
 from rlhf.recipe.loading import LoadedRecipe
 from rlhf.recipe.placement import PlacementTarget, placed
+from rlhf.recipe.policies import PolicyConfig
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.config import RewardConfig
 from rlhf.trainer.checkpoint import CHECKPOINTS, adapter_folder, model_folder
@@ -43,7 +44,7 @@ def with_folders(recipe: Recipe, before: RecipeValues) -> Recipe:
         "reward": _located_reward(recipe.reward, _below(before, "reward")),
         "trainer": changed_trainer.model_copy(update={"critic": changed_critic}),
         "policies": {
-            name: _changed(policy, "adapter", policy.adapter, _below(_below(before, "policies"), name), adapter_folder)
+            name: _located_policy(policy, _below(_below(before, "policies"), name))
             for name, policy in recipe.policies.items()
         },
     }
@@ -54,6 +55,12 @@ def _located_reward(reward: RewardConfig, before: RecipeValues) -> RewardConfig:
     began = _below(before, "parts")
     parts = {name: _changed(part, "model", part.model, _below(began, name)) for name, part in reward.parts.items()}
     return _changed(reward, "model", reward.model, before).model_copy(update={"parts": parts})
+
+
+def _located_policy(policy: PolicyConfig, before: RecipeValues) -> PolicyConfig:
+    model = policy.model and _changed(policy.model, "path", policy.model.path, _below(before, "model"))
+    located = _changed(policy, "adapter", policy.adapter, before, adapter_folder)
+    return located.model_copy(update={"model": model})
 
 
 def model_folder_of(name: str) -> str:

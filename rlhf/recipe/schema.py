@@ -156,11 +156,11 @@ class Recipe(Config):
     def _parts_agree(self) -> Recipe:
         check_composition(self.trainer)
         check_rank_gpus(self.trainer)
+        self._policies_fit()
         if self.cluster.placement == "colocated":
             self._engines_take_turns()
         if self.cluster.kind == "local":
             self._fit_one_process()
-        self._policies_fit()
         self._adapters_can_travel()
         self._routing_is_heard()
         self._attention_can_be_shared()
@@ -215,6 +215,9 @@ class Recipe(Config):
         }
         if found := next((key for key, given in unfit.items() if given), None):
             raise ValueError(f"policies do not go with {found}; remove one of them")
+        for name, policy in self.policies.items():
+            if policy.model and (own := policy.model.dtype) != self.model.dtype:
+                raise ValueError(f"policies.{name}.model.dtype is {own}, but model.dtype is {self.model.dtype}")
         corrected = self.model.dtype != "float32" or self.trainer.max_staleness > 0
         if self.league:
             check_league(self.league, {name: policy.trained for name, policy in self.policies.items()}, self.roles)
@@ -368,6 +371,8 @@ class Recipe(Config):
     def _fit_one_process(self) -> None:
         engines, ranks = self.rollout.engines, self.trainer.deepspeed.ranks
         counts = {"rollout.engines": engines, "trainer.deepspeed.ranks": ranks}
+        if len(self.bases) > 1:
+            raise ValueError("policies with a model of their own have engines of their own; use cluster.kind=ray")
         for key, count in counts.items():
             if count != 1:
                 raise ValueError(
@@ -425,7 +430,7 @@ class Recipe(Config):
         policy = self.all_policies[name]
         lora = policy.lora.model_copy(update={"weight_sync": "adapter"})
         trainer = trainer_of(self.trainer, name, policy)
-        model = self.model.model_copy(update={"lora": lora})
+        model = (policy.model or self.model).model_copy(update={"lora": lora})
         return self.model_copy(update={"model": model, "trainer": trainer, "policies": {}, "roles": {}, "league": None})
 
     @property
@@ -435,6 +440,24 @@ class Recipe(Config):
             return self.policies
         member = self.policies[self.league.policy].model_copy(update={"trained": False, "trainer": {}})
         return self.policies | dict.fromkeys(self.league.names, member)
+
+    @property
+    def bases(self) -> dict[str, tuple[str, ...]]:
+        """The names of the policies over each model: over the recipe's by `""`, over another by the first of them."""
+        found: dict[str, tuple[str, ...]] = {"": ()}
+        for name, policy in self.all_policies.items():
+            own = (base for base in found if base and self.all_policies[base].model == policy.model)
+            base = next(own, name) if policy.model else ""
+            found[base] = (*found.get(base, ()), name)
+        return found
+
+    def of_base(self, base: str) -> Recipe:
+        """Return the recipe with one of its models, and the policies over it."""
+        if len(self.bases) == 1:
+            return self
+        policies = {name: self.all_policies[name] for name in self.bases[base]}
+        model = self.model if base == "" else policies[base].model
+        return self.model_copy(update={"model": model, "policies": policies, "league": None})
 
     @property
     def trained_policies(self) -> tuple[str, ...]:

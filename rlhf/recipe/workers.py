@@ -72,14 +72,19 @@ def engine_roles(recipe: Recipe) -> tuple[Role, ...]:
             # The memory of one that takes turns on its GPUs with ranks could be taken only when they have left.
             replaced=recipe.cluster.kind == "ray" and recipe.cluster.placement != "colocated",
         )
-        for name, size in engine_sizes(recipe).items()
+        for name, (_, size) in engine_sizes(recipe).items()
     )
 
 
-def engine_sizes(recipe: Recipe) -> dict[str, int]:
-    """Return the tensor-parallel size of the engines of each role, by the role's name."""
+def engine_sizes(recipe: Recipe) -> dict[str, tuple[str, int]]:
+    """Return the model of the engines of each role (`Recipe.bases`), and their tensor-parallel size, by the role's
+    name."""
     sizes = dict.fromkeys(recipe.rollout.tensor_parallel_sizes)
-    return {f"{ENGINE}-tp{size}" if len(sizes) > 1 else ENGINE: size for size in sizes}
+    return {
+        "-".join(filter(None, (ENGINE, base, f"tp{size}" if len(sizes) > 1 else ""))): (base, size)
+        for base in recipe.bases
+        for size in sizes
+    }
 
 
 def reward_roles(recipe: Recipe) -> tuple[Role, ...]:

@@ -91,11 +91,13 @@ def named_in(model: nn.Module, name: str) -> str:
 def unknown_and_missing(
     model: nn.Module, manifest: Manifest, policies: Sequence[str] = ("",)
 ) -> tuple[list[str], list[str]]:
-    """Return the tensors of `manifest` that belong to no adapter of the policies, and those that one of them lacks."""
+    """Return the tensors of `manifest` that belong to no adapter of the policies, and those that one of them lacks.
+    Those of other policies are for engines with another model."""
     sent = dict[tuple[str, str], str]()
     for spec in manifest.tensors:
         policy, layer = policy_and_layer(spec.name)
-        sent[policy, named_in(model, layer)] = spec.name
+        if policy in policies:
+            sent[policy, named_in(model, layer)] = spec.name
     wanted = {(policy, name) for policy in policies for name in adapter_names(model)}
     missing = sorted(f"{policy}/{name}" if policy else name for policy, name in wanted - set(sent))
     return [own for name, own in sent.items() if name not in wanted], missing

@@ -247,7 +247,7 @@ class Publisher:
         prompt, tokens = self._canary.long_prompt, self._canary.reply_tokens
         faults = {}
         for policy in self._source.policies:
-            extending = {target.name: target.extend(prompt, tokens, policy) for target in self._group}
+            extending = {target.name: target.extend(prompt, tokens, policy) for target in self._holding(policy)}
             replies = await self._phase("canary", extending)
             for name, reply in replies.items():
                 whole = np.concatenate([prompt, reply.token_ids])
@@ -282,7 +282,7 @@ class Publisher:
         learner, engines = dict[tuple[str, str], NDArray[np.float32]](), dict[tuple[str, str], NDArray[np.float32]]()
         for policy in self._source.policies:
             asking: dict[str, Coroutine[Any, Any, Any]] = {
-                target.name: target.token_logprobs(tokens, policy) for target in self._group
+                target.name: target.token_logprobs(tokens, policy) for target in self._holding(policy)
             }
             if scoring:
                 asking[LEARNER] = _result(scoring[0])
@@ -322,6 +322,9 @@ class Publisher:
             rounded = await self._source.rounded_logprobs(tokens, routing, policy) if asks else None
             return LearnerScores(logprobs, rounded)
 
+    def _holding(self, policy: str) -> list[PublishTarget]:
+        return [target for target in self._group if policy in target.policies]
+
     @property
     def _whole(self) -> bool:
         """Whether this weight sync asks for all sequences, and measures what rounding does to them. The version decides
@@ -345,6 +348,7 @@ class Publisher:
         return {
             policy: self._canary.limits or measured(self._rounding[policy], few=not self._whole)
             for policy in self._source.policies
+            if self._canary.limits or policy in self._rounding  # else no engine here holds it
         }
 
     async def _ask_learner(self, phase: str, call: Coroutine[Any, Any, Any]) -> Any:
@@ -407,11 +411,14 @@ def _largest_difference(compared: Compared) -> float:
 def _faults(compared: Compared, start: Start) -> dict[tuple[str, str], str]:
     """Return the fault of each engine and policy that has one: it did not follow the learner, or it differs from it. An
     engine that joined later started with the weights of the others."""
-    (first, _), faults = next(iter(start.engines)), {}
+    faults = {}
     for (name, policy), engine in compared.engines.items():
         learner, limits, places = compared.learner[name, policy], compared.limits[policy], compared.asked
-        known = (name if (name, policy) in start.engines else first), policy
-        stale = staleness(engine, start.engines[known][places], learner, start.learner[known][places], limits)
+        first = next((one for one in start.engines if one[1] == policy), None)
+        stale, known = None, (name, policy) if (name, policy) in start.engines else first
+        if known:
+            began, learner_began = start.engines[known][places], start.learner[known][places]
+            stale = staleness(engine, began, learner, learner_began, limits)
         if fault := stale or disagreement(engine, learner, limits):
             faults[name, policy] = fault
     return faults

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -79,11 +79,12 @@ class PublishTarget(Protocol):
     tensors while the learner sends them. `commit` sets the version and drops caches of the old weights.
     `token_logprobs` computes the canary's log-probs `[R, T - 1]` with a policy's new weights. `extend` samples `tokens`
     tokens after a prompt and returns them as a completion. `resume` continues sampling. `lose` takes the engine out of
-    service.
+    service. It holds the weights of `policies`.
     """
 
     name: str
     transfer_ranks: int
+    policies: Sequence[str]
 
     async def connect(self, rendezvous: Rendezvous, first_rank: int) -> None: ...
     async def prepare(self, manifest: Manifest) -> Load: ...

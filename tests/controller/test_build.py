@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from rlhf.apps.cli.check import told_by_template
+from rlhf.chat.renderer import ChatRenderer
 from rlhf.config import build
 from rlhf.controller.build import (
+    check_same_texts,
     context_reached,
     load_renderer,
     spawn_reward,
@@ -26,9 +28,11 @@ from rlhf.engines.vllm.settings import EngineFacts
 from rlhf.env.tools import CALCULATOR
 from rlhf.errors import ConfigError, DeadlinePassed, ModelError
 from rlhf.http.outages import Outages
+from rlhf.models.tiny import byte_tokenizer
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import REWARD, reward_roles
 from rlhf.types import Message, Scored, Task
+from tests.engines.vllm.made import made_settings
 from tests.models.vocabularies import tokenizer_of
 from tests.models.wire import WIRES
 from tests.reward.test_model import FakeWorker, trajectory
@@ -151,3 +155,15 @@ def test_the_longest_canary_is_as_long_as_the_longest_prompt_with_its_reply() ->
     assert context_reached(recipe, tasks, length, 16) == 16, "no longer than the context"
     with_turns = recipe.model_copy(update={"environment": object()})
     assert context_reached(with_turns, tasks, length, 4096) == 4096, "turns may fill it"
+
+
+def test_policies_have_models_that_read_and_write_the_same_texts(tmp_path: Path) -> None:
+    own, other = byte_tokenizer(), byte_tokenizer()
+    renderer = ChatRenderer(own)
+    own.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    check_same_texts(renderer, made_settings(str(tmp_path)))
+    other.chat_template = "{{ messages }}"
+    other.save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"policies two: the tokenizer or chat template of .* is another than that"):
+        check_same_texts(renderer, made_settings(str(tmp_path), policies=("two",)))

@@ -160,3 +160,21 @@ def test_an_agent_names_its_policies_as_models(tmp_path: Path, cache: Path) -> N
     assert all(one["one/samples/trained"] == one["two/samples/trained"] == 16 for one in run.metrics)
     assert largest_difference(run.episodes) <= 1e-4
     assert run_audit(run.folder) == 0
+
+
+def test_policies_over_two_models_have_engines_of_their_own(tmp_path: Path, cache: Path) -> None:
+    wide = "{tiny: {architecture: llama, hidden_size: 64, intermediate_size: 128, layers: 1, heads: 2, kv_heads: 1}}"
+    options = (
+        f"policies={{one: {{lora: {{rank: 4}}}}, two: {{lora: {{rank: 8}}, model: {wide}}}}}",
+        "roles={first: one, second: two}", *OPTIONS[2:-1], "rollout.cpus_per_engine=0.5",
+        "trainer.deepspeed.cpus_per_rank=0.5",
+    )  # fmt: skip
+    run = train(tmp_path / "run", cache, *options, recipe=RECIPE)
+    for one in run.episodes:
+        assert one.engine in (None, {"one": "engine-0", "two": "engine-two-0"}.get(one.policy or ""))
+    assert largest_difference(run.episodes) <= 1e-4
+    assert min(one[f"{policy}/samples/trained"] for one in run.metrics for policy in ("one", "two")) > 0
+    assert run_audit(run.folder) == 0
+    held_out = ("data.eval={seeds: 16}", "roles={first: one, second: two, agent: two}", f"model.cache_dir={cache}")
+    evaluated = run_warm("eval", str(run.folder), *held_out)
+    assert json.loads(evaluated.stdout)["problems"] == 16

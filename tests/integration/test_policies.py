@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 from rlhf.durable import sizes
 from rlhf.errors import CheckpointError, PolicyMismatch
-from rlhf.models.config import LoraConfig, ModelConfig
+from rlhf.models.config import LoraConfig, ModelConfig, TinyModelConfig
+from rlhf.models.tiny import save_tiny
 from rlhf.trainer.config import DeepSpeedConfig, TrainerConfig
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.policies import PolicyLearners, PolicyWorker
@@ -41,6 +42,8 @@ Adapters = dict[str, torch.Tensor]
 
 def settings_of(policy: str, folder: str, ranks: int, stage: int, name: str = "") -> LearnerSettings:
     rank, own = OWN.get(policy, (2, {}))
+    if policy == "proposer" and (other := Path(f"{folder}-2")).is_dir():
+        folder = str(other)
     deepspeed = DeepSpeedConfig(ranks=ranks, zero_stage=stage, timeout_seconds=60, start_timeout_seconds=120)
     model = ModelConfig(path=folder, lora=LoraConfig(rank=rank, weight_sync="adapter"))
     config = TrainerConfig(updates=10, deepspeed=deepspeed, **own)
@@ -96,11 +99,16 @@ async def together(
     return learners
 
 
+@pytest.mark.parametrize("models", [1, 2])
 @pytest.mark.parametrize("plan", PLANS)
 async def test_each_policy_learns_what_it_learns_alone_also_over_a_resume(
-    request: pytest.FixtureRequest, folder: str, tmp_path: Path, plan: tuple[int, int]
+    request: pytest.FixtureRequest, folder: str, tmp_path: Path, plan: tuple[int, int], models: int
 ) -> None:
     workers = ranks_of(request, plan[0])
+    if models == 2:  # the proposer is over another
+        folder = str(shutil.copytree(folder, tmp_path / "model"))
+        shape = TinyModelConfig(architecture="llama", hidden_size=64, intermediate_size=96, max_position_embeddings=96)
+        save_tiny(shape, 1, Path(f"{folder}-2"))
     expected = {policy: await alone(policy, workers, folder, plan, tmp_path / policy) for policy in OWN}
     learners = await together(workers, folder, plan)
     start = await learners.token_logprobs(CANARY, policy="old")

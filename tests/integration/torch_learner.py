@@ -116,7 +116,7 @@ class ThreadedEngine:
     transfer_ranks = 1
 
     def __init__(self, folder: Path, dtype: str, **settings: Any) -> None:
-        self.name = "engine-0"
+        self.name, self.policies = "engine-0", settings.get("policies", ("",))
         self.worker = EngineWorker(
             self.name,
             made_settings(

@@ -10,6 +10,7 @@ from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.policies import PolicyConfig, assignment, check_roles
 from rlhf.recipe.schema import Recipe
+from rlhf.recipe.workers import engine_sizes
 from rlhf.types import Task
 from tests.end_to_end.running import ROOT
 
@@ -46,6 +47,9 @@ FAULTS = {
     "{proposer: {lora: {target_modules: [q_proj]}}, solver: {}}": "policies differ in lora.target_modules",
     "{proposer: {trainer: {algorithm: dapo}}}": "policies.proposer.trainer.algorithm is not a setting of one policy",
     "{proposer: {trainer: {kl: {stop: 0.1}}}}": "set trainer.kl.stop, for all of them",
+    "{proposer: {model: {path: a/b}}}": "each of policies has a model of its own; leave out that of one",
+    "{proposer: {}, solver: {model: {path: a/b, lora: {}}}}": "policies.solver.model.lora: set policies.solver.lora",
+    "{proposer: {}, solver: {model: {path: a/b, dtype: bfloat16}}}": "policies.solver.model.dtype is bfloat16, but",
     "{proposer: {rank: 3}}": "unknown key 'policies.proposer.rank'",
 }
 
@@ -99,6 +103,16 @@ def test_the_members_of_a_league_are_policies_like_its_own() -> None:
     assert list(whole.all_policies) == ["solver", "solver_past_1", "solver_past_2"]
     assert whole.trained_policies == ("solver",)
     assert whole.of_policy("solver_past_2").model.lora == whole.of_policy("solver").model.lora
+
+
+def test_policies_with_equal_models_share_it() -> None:
+    own = "{model: {path: a/b}}"
+    whole = recipe(f"policies={{one: {{}}, two: {own}, three: {own}}}", "roles={first: one, second: two, third: three}")
+    assert whole.bases == {"": ("one",), "two": ("two", "three")}
+    assert whole.of_base("two").model.path == whole.of_policy("three").model.path == "a/b"
+    assert list(engine_sizes(whole)) == ["engine", "engine-two"]
+    with pytest.raises(ConfigError, match=r"engines of their own; use cluster\.kind=ray"):
+        recipe(f"policies={{one: {{}}, two: {own}}}", "roles={first: one, second: two}", "cluster.kind=local")
 
 
 def test_a_function_names_the_policy_of_a_role() -> None:

@@ -104,6 +104,7 @@ class FakeLearner:
 class FakeEngine:
     def __init__(self, wire: Wire, name: str, transfer_ranks: int = 1) -> None:
         self.wire, self.name, self.transfer_ranks = wire, name, transfer_ranks
+        self.policies = ("", "one", "two")
         self.lost: RlhfError | None = None
         self.weight, self.version, self.serving = 0.0, -1, True
         self.frozen, self.off_at_length = False, 0.0

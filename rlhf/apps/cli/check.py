@@ -151,6 +151,7 @@ def describe_policy(recipe: Recipe, name: str) -> str:
     policy, trainer = recipe.policies[name], recipe.of_policy(name).trainer
     trained = describe_rate(trainer.optimizer, trainer.optimizer_steps) if policy.trained else "not trained"
     begins = f" from {policy.adapter}" if policy.adapter else ""
+    begins += f", over {policy.model.path or 'a tiny model'} of its own" if policy.model else ""
     return f"{name}: LoRA of rank {policy.lora.rank}{begins}, plays {plays or 'as the league says'}; {trained}"
 
 

@@ -29,7 +29,7 @@ def run_eval(
 
     def run() -> int:
         from rlhf.controller.inference import evaluate_model, play_tournament
-        from rlhf.controller.start_model import model_below
+        from rlhf.controller.start_model import model_below, with_own_models
 
         tell = partial(print, file=sys.stderr)
         if against:
@@ -37,8 +37,10 @@ def run_eval(
             rates = {one: {other: win_rate(results, one, other) for other in played} for one, played in results.items()}
             print(json.dumps({"elo": elo_ratings(results), "win_rates": rates}))
             return 0
-        playing = with_policies_of(loaded, str(checkpoint))
-        model = model_below(loaded) if loaded.policies else model_folder(checkpoint)
+        model, playing = model_folder(checkpoint) if not loaded.policies else "", loaded
+        if loaded.policies:
+            models = {base: model_below(loaded.of_base(base)) for base in loaded.bases}
+            model, playing = models[""], with_own_models(with_policies_of(loaded, str(checkpoint)), models)
         evaluation = evaluate_model(playing, model, tell)
         print(
             json.dumps(

@@ -153,5 +153,5 @@ def engine_layouts(recipe: Recipe) -> tuple[EngineLayout, ...]:
             backend=transfer_backend(recipe),
             bucket_bytes=recipe.trainer.weight_sync.bucket_bytes(on_gpu=device == "cuda"),
         )
-        for size, role in sorted((size, role) for role, size in engine_sizes(recipe).items())
+        for size, role in sorted((size, role) for role, (_, size) in engine_sizes(recipe).items())
     )

@@ -44,19 +44,20 @@ class LearnerWorker:
     first; only `group_address` may come before it."""
 
     def __init__(
-        self, name: str = "learner-0", *, loopback: bool = False, base: list[PreTrainedModel] | None = None
+        self, name: str = "learner-0", *, loopback: bool = False, bases: dict[str, list[PreTrainedModel]] | None = None
     ) -> None:
         """With `loopback` all peers of this worker are on its machine, and no other machine can connect. Workers of one
-        process with the same `base`, a list that begins empty, share the base's weights."""
-        self.name, self._loopback, self._base = name, loopback, base
+        process with the same `bases`, a mapping that begins empty, share the weights of each model."""
+        self.name, self._loopback, self._bases = name, loopback, bases
         self._rank: Rank | RewardRank | None = None
         self.policies = SimpleNamespace()
 
     def divide(self, names: Sequence[str]) -> None:
-        """Hold several policies over one base, each in a worker of its own, `policies.NAME`, to be started in turn."""
+        """Hold several policies, each in a worker of its own, `policies.NAME`, to be started in turn. Those over one
+        model share it."""
         self.stop()
-        base: list[PreTrainedModel] = []
-        workers = {name: LearnerWorker(f"{self.name}/{name}", loopback=self._loopback, base=base) for name in names}
+        bases: dict[str, list[PreTrainedModel]] = {}
+        workers = {name: LearnerWorker(f"{self.name}/{name}", loopback=self._loopback, bases=bases) for name in names}
         self.policies = SimpleNamespace(**workers)
 
     def manifest(self) -> Manifest:
@@ -104,7 +105,8 @@ class LearnerWorker:
         from rlhf.trainer.rank.policy_rank import Rank
 
         kinds: Mapping[Trained, Callable[[int, int, LearnerSettings], Rank | RewardRank]]
-        kinds = {"policy": partial(Rank, base=self._base), "preference": PreferenceRank, "reward_model": RewardRank}
+        base = None if self._bases is None else self._bases.setdefault(settings.model_path, [])
+        kinds = {"policy": partial(Rank, base=base), "preference": PreferenceRank, "reward_model": RewardRank}
         with freed_at_once():
             self._rank = kinds[settings.trains](rank, world_size, settings)
         return self._rank.facts() | {"seconds": round(time.monotonic() - began, 2)}

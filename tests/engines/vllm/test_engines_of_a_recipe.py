@@ -22,7 +22,7 @@ def recipe(**rollout: object) -> Recipe:
 
 def test_one_size_is_that_of_every_engine() -> None:
     assert RolloutConfig(engines=2, tensor_parallel_size=4).tensor_parallel_sizes == (4, 4)
-    assert engine_sizes(recipe(engines=2, tensor_parallel_size=4)) == {"engine": 4}
+    assert engine_sizes(recipe(engines=2, tensor_parallel_size=4)) == {"engine": ("", 4)}
 
 
 def test_a_list_has_a_size_for_every_engine_and_says_how_many_there_are() -> None:
