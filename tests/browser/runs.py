@@ -44,6 +44,11 @@ LATER: Mapping[str, Recipe] = {
                    "trainer.updates=2", "trainer.eval_every=2", "data.eval.seeds=8", "model.warmup.updates=30",
                    "model.warmup.batch_size=16"),
     ),
+    "policies": Recipe(
+        file=RECIPES / "tictactoe_two_policies.yaml",
+        overrides=(LOCAL, *FEW, "trainer.minibatches=1", "trainer.updates=3", "trainer.eval_every=3",
+                   "data.eval.seeds=8", "model.warmup.updates=30", "model.warmup.batch_size=16"),
+    ),
     "ppo": Recipe(
         file=QUICKSTART,
         overrides=(LOCAL, *SORTER, *FEW, "trainer.algorithm=ppo", "trainer.updates=3", "trainer.eval_every=3",

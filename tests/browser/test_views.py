@@ -16,7 +16,7 @@ from tests.browser.runs import LATER
 from tests.browser.watched import NONE, Watched, cells, facts, number
 
 RUNS = ("quickstart", *LATER)
-PLAYING = ("quickstart", "tools", "selfplay", "ppo")
+PLAYING = ("quickstart", "tools", "selfplay", "policies", "ppo")
 """Those that sample episodes."""
 
 
@@ -62,13 +62,16 @@ def test_an_overview_has_the_last_number_of_every_metric(page: Watched, url: str
     last = {name: value for row in rows for name, value in row.items() if value is not None}
     charts = page.open(url, "overview", run=run).locator("[data-metric]")
     charts.evaluate_all("all => all.forEach(one => one.closest('details')?.setAttribute('open', ''))")
-    texts = charts.evaluate_all("all => all.map(one => [one.dataset.metric, one.querySelector('.readout').innerText])")
-    shown = {name: told(words) for name, words in texts}
+    lines = charts.locator(".now").evaluate_all(
+        "all => all.map(one => [one.closest('section').dataset.metric, one.querySelector(':has(> .swatch)')?.innerText,"
+        " one.querySelector('.readout').innerText])"
+    )
+    shown = {name if whose in (None, "all") else f"{whose}/{name}": told(words) for name, whose, words in lines}
     assert shown.keys() == {name for row in rows for name in row} - {"update", "time"}
     assert {name: value for name, value in shown.items() if value is not None} == {
         name: about(value, 5e-3) for name, value in last.items() if name in shown
     }
-    expect(charts.locator("canvas")).to_have_count(len(texts))
+    expect(charts.locator("canvas")).to_have_count(charts.count())
     assert page.page.locator("#recipe pre").text_content().strip() == (runs / run / "recipe.yaml").read_text().strip()
 
 
@@ -84,6 +87,31 @@ def test_the_pointer_on_a_curve_tells_its_numbers(page: Watched, url: str, runs:
     chart.locator(".plot").focus()
     chart.locator(".plot").press("ArrowRight")
     expect(chart.locator(".beside-readout")).to_have_text(f"at update {update + 1}")
+
+
+def test_policies_share_charts_and_choose_curves_and_episodes(page: Watched, url: str, runs: Path) -> None:
+    last = metrics_of(runs / "policies")[-1]
+    shown = page.open(url, "overview", run="policies")
+    entropy = shown.locator("[data-metric='policy/entropy'] .now")
+    for line, policy in zip(entropy.all(), ("one", "two"), strict=True):
+        expect(line).to_contain_text(f"{policy}{last[f'{policy}/policy/entropy']:.3g}")
+    shown.locator("select[name=policy]").select_option("two")
+    page.settled()
+    expect(entropy).to_have_count(1)
+    expect(entropy).to_contain_text("two")
+    expect(shown.locator("#samples article").first).to_contain_text("played by two")
+    shown.get_by_role("link", name="The worst replies of the last update").click()
+    page.settled()
+    records = [one for one in episodes_of(runs / "policies") if one["policy"] == "two"]
+    assert {(row["role"], row["policy"]) for row in cells(shown.locator("main table"))} == {("second", "two")}
+    shown.get_by_role("link", name="All", exact=True).click()
+    expect(shown.locator("#count")).to_contain_text(f"{len(records)} episodes")
+    shown.get_by_label("Role").select_option("first")
+    shown.get_by_role("button", name="Show").click()
+    expect(shown.locator("#count")).to_contain_text("0 episodes")
+    cards = page.open(url, "groups", run="policies", policy="one").locator("article h3")
+    assert {words.partition(" · ")[2] for words in cards.all_inner_texts()} == {"first · one"}
+    assert page.open(url, "episodes", run="selfplay").locator("select[name=policy]").count() == 0
 
 
 @pytest.mark.parametrize("view", ["episodes", "evaluations"])

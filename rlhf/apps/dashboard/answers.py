@@ -28,8 +28,8 @@ from rlhf.runs.stored_run import StoredRun, read_metrics, read_run
 from rlhf.untrusted_text import replace_surrogates
 
 LISTED = (
-    "update", "admitted_version", "evaluation_set", "task", "ordinal", "sample", "role", "outcome", "status", "reward",
-    "reward_parts", "advantage", "sampled_tokens", "failure_kind", "left(answer, 200) AS answer",
+    "update", "admitted_version", "evaluation_set", "task", "ordinal", "sample", "role", "policy", "outcome", "status",
+    "reward", "reward_parts", "advantage", "sampled_tokens", "failure_kind", "left(answer, 200) AS answer",
     "left(response, 400) AS response",
     "left(coalesce(prompt[-1].content, list_filter(conversation, lambda said: said.role = 'user')[1].content), 400)"
     " AS question",
@@ -49,6 +49,8 @@ SPREAD = (
     f"list({{'part': {PART}, 'row': {ROW}}} ORDER BY sample) AS places",
 )  # fmt: skip
 """Facts about a group."""
+PLAYERS = ("policy", "role")
+"""Columns that say whose turns an episode is."""
 EXPLAINED = ("meaning", "unit", "low", "high", "remedy")
 """What the page says of a metric."""
 COMPARED = "outcome NOT IN ('second_use', 'baseline')"
@@ -129,6 +131,7 @@ def overview(run: StoredRun) -> dict[str, Any]:
     shown: dict[str, Any] = _finite(replace_surrogates(words))
     return shown | {
         "updates": run.updates,
+        "policies": list(run.values.get("policies") or {}),
         "update": [row["update"] for row in rows],
         "time": [row.get("time") for row in rows],
         "metrics": {
@@ -171,6 +174,14 @@ def with_ends(
         | {"ended": why_ended(row, settings_of(row))}
         for row in rows
     ]
+
+
+def players_answer(index: EpisodeIndex, view: str, folder: RunFolder) -> dict[str, list[str]]:
+    """Return the policies and the roles that have episodes, in a run with several policies; nothing in another."""
+    if not load_yaml(folder.recipe.read_text()).get("policies"):
+        return {}
+    found = index.summed(view, (), PLAYERS, Question())
+    return {name: sorted({row[name] for row in found if row[name]}) for name in PLAYERS}
 
 
 def groups_answer(index: EpisodeIndex, view: str, question: Question, folder: RunFolder) -> list[dict[str, Any]]:

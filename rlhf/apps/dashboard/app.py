@@ -18,6 +18,7 @@ from rlhf.apps.dashboard.answers import (
     episodes_answer,
     groups_answer,
     overview,
+    players_answer,
     timeline,
 )
 from rlhf.apps.dashboard.export import ExportForm, exported
@@ -105,6 +106,10 @@ def _serve_episodes(app: FastAPI, library: Library) -> None:
     ) -> dict[str, Any]:
         question = Question(where=where or None, order=order or None, limit=min(max(limit, 1), MOST_ROWS))
         return episodes_answer(library.episodes(run), view, question, library.folder(run))
+
+    @app.get("/api/players")
+    def of_players(run: str, view: str = "episodes") -> dict[str, list[str]]:
+        return players_answer(library.episodes(run), view, library.folder(run))
 
     @app.get("/api/groups")
     def of_groups(

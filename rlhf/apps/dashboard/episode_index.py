@@ -27,7 +27,7 @@ from rlhf.runs.folder import EPISODES, EVALUATIONS, RunFolder
 SHORT = (
     "ordinal", "sample", "task", "evaluation_set", "outcome", "admitted_version", "update", "status", "reward",
     "reward_parts", "advantage", "failure_kind", "engine", "generate_seconds", "environment_seconds", "sampled_tokens",
-    "role", "malformed_calls", "cut_replies", PART, ROW,
+    "role", "policy", "malformed_calls", "cut_replies", PART, ROW,
 )  # fmt: skip
 """The columns in memory: about 250 bytes an episode."""
 MOST_IN_MEMORY = 4_000_000

@@ -61,6 +61,19 @@ def page_of(run: Path, token: str | None = None) -> TestClient:
     return TestClient(dashboard_app(library, token), base_url="http://127.0.0.1:8400")
 
 
+def test_players_are_named_in_a_run_with_policies_alone(run: Path) -> None:
+    assert page_of(run).get("/api/players", params={"run": "first"}).json() == {}
+    assert page_of(run).get("/api/overview", params={"run": "first"}).json()["policies"] == []
+    (run / "recipe.yaml").write_text(f"{RECIPE}policies: {{two: {{}}, one: {{}}}}\n")
+    write_part(run / "episodes", 2, [replace(PLAYED, role="first", policy=name) for name in ("two", "one")])
+    assert page_of(run).get("/api/players", params={"run": "first"}).json() == {
+        "policy": ["one", "two"], "role": ["first"],
+    }  # fmt: skip
+    found = page_of(run).get("/api/episodes", params={"run": "first", "where": "policy = 'two'"}).json()
+    assert [row["policy"] for row in found["rows"]] == ["two"]
+    assert page_of(run).get("/api/overview", params={"run": "first"}).json()["policies"] == ["two", "one"]
+
+
 def test_runs_are_listed_and_a_damaged_one_says_why(run: Path) -> None:
     page = page_of(run)
     (run.parent / "second" / "owner").mkdir(parents=True)

@@ -97,40 +97,49 @@ export function draw(place, { across, curves, range, entry = {}, colours, smooth
   return { set: (later, values) => plot.setData([later, ...data(values)]) };
 }
 
-// The card of a metric. `draw` is called once it is in the page, `update` with later numbers.
-export function metricCard({ name, title, entry = {}, large = false, smooth = 0 }, updates, values) {
-  const readout = h("span", { class: "readout" });
-  const beside = h("span", { class: "dim beside-readout" });
+// The card of a metric, with several `curves` if those of policies have one name. `draw` is called once it is in the page,
+// `update` with later numbers.
+export function metricCard({ name, title, entry = {}, large = false, smooth = 0, players = [{}] }, updates, curves) {
+  const lines = players.map(({ words, colour }) => {
+    const [readout, beside] = [h("span", { class: "readout" }), h("span", { class: "dim beside-readout" })];
+    const whose = words && h("span", { class: "dim" }, h("i", { class: "swatch", style: `background: ${colour}` }), words);
+    return { words, readout, beside, element: h("p", { class: "now" }, whose, readout, beside) };
+  });
   const place = h("div", { class: "plot", tabindex: large ? 0 : null, role: "img" });
   let plot = null;
   const told = (value) => ((entry.unit === "share" || name?.endsWith("/accuracy")) && Number.isFinite(value) ? `${number(100 * value, 3)} %` : number(value, 3));
   const rest = () => {
-    const [first, last] = [values.find(Number.isFinite), values.findLast(Number.isFinite)];
-    readout.textContent = told(last);
-    beside.textContent = first !== undefined && first !== last ? ` from ${told(first)}` : "";
-    place.setAttribute("aria-label", `${name}: ${number(first)} at first, ${number(last)} at last`);
+    const spoken = lines.map(({ words, readout, beside }, one) => {
+      const [first, last] = [curves[one].find(Number.isFinite), curves[one].findLast(Number.isFinite)];
+      readout.textContent = told(last);
+      beside.textContent = first !== undefined && first !== last ? ` from ${told(first)}` : "";
+      return `${words ? `${words} ` : ""}${number(first)} at first, ${number(last)} at last`;
+    });
+    place.setAttribute("aria-label", `${name}: ${spoken.join("; ")}`);
   };
   const point = (index) => {
     if (index === null) return rest();
-    readout.textContent = told(values[index]);
-    beside.textContent = ` at update ${number(updates[index])}`;
+    lines.forEach(({ readout, beside }, one) => {
+      readout.textContent = told(curves[one][index]);
+      beside.textContent = ` at update ${number(updates[index])}`;
+    });
   };
   rest();
   const about = [healthy(entry), plain(entry.meaning) ?? "a metric of your own"].filter(Boolean).join(" · ");
   const advice = [about, plain(entry.remedy)].filter(Boolean).join("\n");
   const element = h("section", { class: large ? "chart large" : "chart", "data-metric": name },
-    h("h3", {}, title ?? name, title && name ? h("code", {}, name) : null), h("p", { class: "now" }, readout, beside),
+    h("h3", {}, title ?? name, title && name ? h("code", {}, name) : null), lines.map(({ element: line }) => line),
     h("p", { class: "about", title: advice }, about), place);
   return {
     name, element,
     draw: () => {
-      const range = () => ends(name, entry, values);
-      plot = draw(place, { across: updates, curves: [values], range, entry, colours: [ink("--link")], smooth, height: large ? 150 : HEIGHT, point });
+      const range = () => ends(name, entry, curves.flat());
+      plot = draw(place, { across: updates, curves, range, entry, colours: players.map(({ colour }) => colour ?? ink("--link")), smooth, height: large ? 150 : HEIGHT, point });
     },
     update: (later, numbers) => {
-      [updates, values] = [later, numbers];
+      [updates, curves] = [later, numbers];
       rest();
-      plot?.set(updates, [values]);
+      plot?.set(updates, curves);
     },
   };
 }

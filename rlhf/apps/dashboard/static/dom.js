@@ -35,9 +35,9 @@ export function heads(names, numbers = []) {
   return h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col", class: numbers.includes(name) ? "number" : null }, name))));
 }
 
-// One of several values; the chosen one may come from an address, as text.
+// One of several values, of which "" is called all; the chosen one may come from an address, as text.
 export function choice(name, label, values, chosen) {
-  const options = values.map((value) => h("option", { value, selected: String(value) === String(chosen) }, String(value)));
+  const options = values.map((value) => h("option", { value, selected: String(value) === String(chosen) }, String(value) || "all"));
   return h("label", {}, label, h("select", { name }, options));
 }
 

@@ -68,7 +68,7 @@ function facts(episode) {
     outcome: episode.outcome, update: number(episode.update), "sampled by version": number(episode.admitted_version),
     reward: `${number(episode.reward)}${parts ? ` (${parts})` : ""}`, "reward detail": episode.reward_detail, answer: episode.answer,
     advantage: number(episode.advantage), tokens: number(episode.sampled_tokens), failure: episode.failure_kind, because: episode.failure_detail,
-    role: episode.role, engine: episode.engine, "generate seconds": number(episode.generate_seconds),
+    role: episode.role, policy: episode.policy, engine: episode.engine, "generate seconds": number(episode.generate_seconds),
   };
   const rows = Object.entries(told).filter(([, value]) => value !== null && value !== undefined && value !== "–");
   return [
@@ -184,7 +184,7 @@ function contexts(given, segments, segment, threads) {
 
 function group(siblings, episode, run, view) {
   const row = (one) => h("tr", { "aria-current": one.sample === episode.sample ? "true" : null },
-    h("td", {}, h("a", { href: address("episode", placeOf(one, run, view)) }, `sample ${one.sample}`)),
+    h("td", {}, h("a", { href: address("episode", placeOf(one, run, view)) }, `sample ${one.sample}${one.policy ? ` · ${one.role} · ${one.policy}` : ""}`)),
     h("td", {}, one.outcome), h("td", { class: "number" }, number(one.reward)), h("td", {}, one.ended ?? "–"), h("td", { class: "text" }, one.response ?? one.failure_kind ?? "–"));
   const rewards = siblings.map((one) => one.reward).filter((reward) => reward !== null);
   const spread = rewards.length ? `reward ${number(Math.min(...rewards))} to ${number(Math.max(...rewards))}` : "no rewards";

@@ -3,18 +3,20 @@
 import { address, ask, go } from "./address.js";
 import { choice, h, number, scroll, show } from "./dom.js";
 
-const COLUMNS = ["update", "task", "sample", "outcome", "reward", "advantage", "sampled_tokens", "question", "response", "answer", "ended"];
+const COLUMNS = ["update", "task", "sample", "role", "policy", "outcome", "reward", "advantage", "sampled_tokens", "question", "response", "answer", "ended"];
 const TEXTS = ["question", "response"];
 const SQL = { question: "prompt[-1].content", ended: "status" };
 const LAST = (view) => (view === "episodes" ? "update = (SELECT max(update) FROM episodes)" : "admitted_version = (SELECT max(admitted_version) FROM evaluations)");
 const NUMBERS = ["update", "sample", "reward", "advantage", "sampled_tokens"];
+const PLAYERS = ["policy", "role"];
 const LIMITS = [100, 300, 1000];
 
 export async function showEpisodes(given) {
   const { run, view = "episodes", where = "", order = "", text = "", limit = LIMITS[0] } = given;
   const matching = text ? `regexp_matches(response, ${quoted(text)})` : "";
-  const condition = [where && `(${where})`, matching].filter(Boolean).join(" AND ");
-  const filter = form({ run, view, where, order, text, limit });
+  const players = await askPlayers(given);
+  const condition = [where && `(${where})`, matching, players.condition].filter(Boolean).join(" AND ");
+  const filter = form({ run, view, where, order, text, limit, players });
   let found;
   try {
     found = await ask("episodes", { run, view, where: condition, order, limit });
@@ -25,11 +27,12 @@ export async function showEpisodes(given) {
   const down = (column) => `${SQL[column] ?? column} DESC NULLS LAST`;
   const sort = (column) => go("episodes", { ...given, order: order === down(column) ? (SQL[column] ?? column) : down(column) });
   const direction = (column) => ({ [SQL[column] ?? column]: "ascending", [down(column)]: "descending" })[order] ?? "none";
-  const columns = COLUMNS.filter((column) => !found.rows.length || found.rows.some((row) => row[column] !== null) || column === "response");
+  const shown = COLUMNS.filter((column) => players.choices.length || !PLAYERS.includes(column));
+  const columns = shown.filter((column) => !found.rows.length || found.rows.some((row) => row[column] !== null) || column === "response");
   const heads = columns.map((column) => h("th", { scope: "col", class: NUMBERS.includes(column) ? "number" : null, "aria-sort": direction(column) }, h("button", { type: "button", name: column, onclick: () => sort(column) }, column)));
   show(
     h("h1", {}, view === "episodes" ? "Episodes" : "Evaluations"),
-    shortcuts(run, view, where),
+    shortcuts(given, view, where),
     filter,
     h("div", { class: "title" },
       h("p", { class: "dim", id: "count" }, `${number(found.total)} episodes${found.rows.length < found.total ? `, the first ${number(found.rows.length)} shown` : ""}`),
@@ -39,17 +42,17 @@ export async function showEpisodes(given) {
 }
 
 // What one looks for most often.
-function shortcuts(run, view, where) {
+function shortcuts({ run, policy, role }, view, where) {
   const kinds = {
     All: "", "Of the last update": LAST(view), "Worst of the last update": `${LAST(view)} AND reward IS NOT NULL`, "Cut off": "status = 'truncated'",
     Failed: "failure_kind IS NOT NULL",
   };
   const chip = ([words, condition]) => h("a", {
-    class: "chip", href: address("episodes", { run, view, where: condition, order: words.startsWith("Worst") ? "reward" : "" }),
+    class: "chip", href: address("episodes", { run, view, where: condition, policy, role, order: words.startsWith("Worst") ? "reward" : "" }),
     "aria-current": where === condition ? "true" : null,
   }, words);
   const other = view === "episodes" ? "evaluations" : "episodes";
-  const to = h("a", { class: "chip", href: address("episodes", { run, view: other }) }, other === "episodes" ? "Training →" : "Evaluations →");
+  const to = h("a", { class: "chip", href: address("episodes", { run, view: other, policy }) }, other === "episodes" ? "Training →" : "Evaluations →");
   return h("div", { class: "chips" }, Object.entries(kinds).map(chip), to);
 }
 
@@ -79,14 +82,24 @@ function parts(row) {
   return Object.entries(row.reward_parts ?? {}).map(([name, value]) => `${name} ${number(value)}`).join(", ");
 }
 
-function form({ run, view, where, order, text, limit }) {
+// Choices of a policy and of a role, and the condition of the chosen ones; none in a run without policies.
+export async function askPlayers(given) {
+  const found = await ask("players", { run: given.run, view: given.view }).catch(() => ({})); // the question itself fails, and says why
+  const chosen = PLAYERS.filter((name) => given[name]);
+  return {
+    choices: Object.entries(found).map(([name, values]) => choice(name, name === "role" ? "Role" : "Policy", [...new Set(["", ...values, given[name] ?? ""])], given[name] ?? "")),
+    condition: chosen.map((name) => `${name} = ${quoted(given[name])}`).join(" AND "),
+  };
+}
+
+function form({ run, view, where, order, text, limit, players }) {
   const input = (name, label, value, hint, wide) => h("label", { class: wide ? "wide" : null }, label, h("input", { name, value, placeholder: hint, spellcheck: "false" }));
   const submit = (event) => {
     event.preventDefault();
     go("episodes", { run, ...Object.fromEntries(new FormData(event.target)) });
   };
   return h("form", { onsubmit: submit },
-    choice("view", "From", ["episodes", "evaluations"], view),
+    choice("view", "From", ["episodes", "evaluations"], view), players.choices,
     input("where", "Condition (SQL)", where, "reward < 0.5 AND update > 10", true),
     input("text", "Reply matches (regular expression)", text, "", false),
     input("order", "Order (SQL)", order, "reward, update DESC", false),

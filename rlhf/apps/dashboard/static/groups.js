@@ -1,7 +1,7 @@
 // Groups: the episodes of one task and version side by side, with the spread of their rewards.
 
 import { address, ask, go } from "./address.js";
-import { placeOf, quoted } from "./episodes.js";
+import { askPlayers, placeOf, quoted } from "./episodes.js";
 import { choice, h, number, show } from "./dom.js";
 
 const ORDERS = {
@@ -15,10 +15,12 @@ const LIMITS = [10, 30, 100];
 
 export async function showGroups(given) {
   const { run, view = "episodes", where = "", order = "newest", limit = LIMITS[0] } = given;
-  const filter = form({ run, view, where, order, limit });
+  const players = await askPlayers(given);
+  const condition = [where && `(${where})`, players.condition].filter(Boolean).join(" AND ");
+  const filter = form({ run, view, where, order, limit, players });
   let found;
   try {
-    found = await ask("groups", { run, view, where, order: ORDERS[order] ?? ORDERS.newest, limit });
+    found = await ask("groups", { run, view, where: condition, order: ORDERS[order] ?? ORDERS.newest, limit });
   } catch (error) {
     show(h("h1", {}, "Groups"), filter, h("p", { class: "error", role: "alert" }, error.message));
     return;
@@ -62,18 +64,18 @@ function dots({ rows, lowest, highest }) {
 
 function card(row, run, view, marked) {
   return h("article", { class: "card", "aria-current": marked ? "true" : null },
-    h("h3", {}, h("a", { href: address("episode", placeOf(row, run, view)) }, `sample ${row.sample}${row.role ? ` · ${row.role}` : ""}`)),
+    h("h3", {}, h("a", { href: address("episode", placeOf(row, run, view)) }, ["sample " + row.sample, row.role, row.policy].filter(Boolean).join(" · "))),
     h("p", { class: "dim" }, [row.outcome, `reward ${number(row.reward)}`, `${number(row.sampled_tokens)} tokens`, row.ended?.startsWith("cut") && row.ended].filter(Boolean).join(" · ")),
     h("pre", {}, row.response ?? row.failure_kind ?? "–"));
 }
 
-function form({ run, view, where, order, limit }) {
+function form({ run, view, where, order, limit, players }) {
   const submit = (event) => {
     event.preventDefault();
     go("groups", { run, ...Object.fromEntries(new FormData(event.target)) });
   };
   return h("form", { onsubmit: submit },
-    choice("view", "From", ["episodes", "evaluations"], view),
+    choice("view", "From", ["episodes", "evaluations"], view), players.choices,
     h("label", { class: "wide" }, "Condition (SQL)", h("input", { name: "where", value: where, placeholder: "update = 10", spellcheck: "false" })),
     choice("order", "Order", Object.keys(ORDERS), order),
     choice("limit", "Groups", LIMITS, limit),

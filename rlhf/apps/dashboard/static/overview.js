@@ -1,8 +1,8 @@
 // A run at a glance: what is wrong, what matters in large, what the model says, and then every metric, folded by kind.
 
 import { address, ask, go } from "./address.js";
-import { SMOOTHINGS, metricCard, plain } from "./charts.js";
-import { placeOf } from "./episodes.js";
+import { COLOURS, SMOOTHINGS, ink, metricCard, plain } from "./charts.js";
+import { placeOf, quoted } from "./episodes.js";
 import { choice, fold, h, number, show } from "./dom.js";
 import { stateOf } from "./runs.js";
 
@@ -29,23 +29,31 @@ const SAMPLES = 4;
 const LAST = "outcome = 'evaluated' AND admitted_version = (SELECT max(admitted_version) FROM evaluations)";
 let live = { cards: [] };
 
-export async function showOverview({ run, smooth = "none" }) {
+export async function showOverview({ run, smooth = "none", policy = "" }) {
   const found = await ask("overview", { run });
   const strength = SMOOTHINGS[smooth] ?? 0;
   const { metrics, update } = found;
-  const card = (name, large) => metricCard({ name, title: large ? FIRST[name] : null, entry: metrics[name], large, smooth: strength }, update, metrics[name].values);
-  const first = Object.keys(FIRST).filter((name) => metrics[name]).slice(0, MOST_LARGE);
+  const called = byPolicy(found, policy);
+  const card = (name, large) => {
+    const names = called.get(name);
+    const owners = names.map((one) => ownerOf(one, found.policies));
+    const colour = (owner) => (owner ? COLOURS[found.policies.indexOf(owner) % COLOURS.length] : ink("--dim")); // the same in every chart
+    const players = owners.some(Boolean) ? owners.map((owner) => ({ words: owner ?? "all", colour: colour(owner) })) : undefined;
+    const about = { name, title: large ? FIRST[name] : null, entry: metrics[names[0]], large, smooth: strength, players };
+    return { names, ...metricCard(about, update, names.map((one) => metrics[one].values)) };
+  };
+  const first = Object.keys(FIRST).filter((name) => called.has(name)).slice(0, MOST_LARGE);
   const large = first.map((name) => card(name, true));
-  if (speed(found)) large.push(metricCard({ ...SPEED, large: true, smooth: strength }, update, speed(found)));
-  const rest = Object.keys(metrics).filter((name) => !first.includes(name));
+  if (speed(found)) large.push(metricCard({ ...SPEED, large: true, smooth: strength }, update, [speed(found)]));
+  const rest = [...called.keys()].filter((name) => !first.includes(name));
   const folded = Map.groupBy(rest, (name) => name.split("/")[0]);
   const groups = [...folded].map(([space, names]) => ({ space, cards: names.map((name) => card(name, false)) }));
   const samples = h("section", { id: "samples", class: metrics["reward/mean"] ? "expected" : null });
-  live = { run, cards: [...large, ...groups.flatMap(({ cards }) => cards)] };
+  live = { run, policy, count: Object.keys(metrics).length, cards: [...large, ...groups.flatMap(({ cards }) => cards)] };
   show(
     h("h1", { class: "unseen" }, `Overview of ${found.name}`),
     failure(found),
-    h("div", { class: "title" }, h("h2", {}, "What matters"), smoothing({ run, smooth })),
+    h("div", { class: "title" }, h("h2", {}, "What matters"), choices({ run, smooth, policy }, found.policies)),
     large.length ? alarms(found) : h("p", { class: "dim" }, stateOf(found).kind === "running" ? "It is starting: the first update is not made yet." : "It made no update."),
     h("div", { class: "charts" }, large.map(({ element }) => element)),
     samples,
@@ -56,19 +64,33 @@ export async function showOverview({ run, smooth = "none" }) {
     Object.entries(found.code).map(([module, text]) => fold(`${module}.py`, "as the run began with it", {}, h("pre", {}, text))),
   );
   large.forEach((one) => one.draw());
-  fillSamples(samples, run, metrics).catch((error) => samples.replaceChildren(h("p", { class: "error" }, error.message)));
+  fillSamples(samples, run, metrics, policy).catch((error) => samples.replaceChildren(h("p", { class: "error" }, error.message)));
 }
 
 // Give the charts that are shown their later numbers; false if the view must be drawn anew.
 export function updateOverview({ update, metrics, ...found }) {
-  const names = Object.keys(metrics);
-  const drawn = live.cards.filter(({ name }) => name);
-  if (!document.querySelector("[data-metric]") || drawn.length !== names.length || !drawn.every(({ name }) => metrics[name])) return false;
+  const drawn = live.cards.flatMap(({ names }) => names ?? []);
+  if (!document.querySelector("[data-metric]") || live.count !== Object.keys(metrics).length || !drawn.every((name) => metrics[name])) return false;
   document.querySelector("#alarms").replaceWith(alarms(found));
-  for (const card of live.cards) card.update(update, card.name ? metrics[card.name].values : speed({ metrics }));
+  for (const card of live.cards) card.update(update, card.names?.map((name) => metrics[name].values) ?? [speed({ metrics })]);
   const samples = document.getElementById("samples");
-  fillSamples(samples, live.run, metrics).catch(() => {});
+  fillSamples(samples, live.run, metrics, live.policy).catch(() => {});
   return stateOf(found).kind === "running";
+}
+
+// The policy of a metric, as in `one/policy/entropy`; undefined for one of the whole run.
+function ownerOf(name, policies) {
+  return policies.find((one) => name.startsWith(`${one}/`) && name.slice(one.length + 1).includes("/"));
+}
+
+// The names of the metrics by what they are called without their policy. With a chosen policy, its own, and those of the
+// whole run that no policy has.
+function byPolicy({ metrics, policies }, policy) {
+  const owner = (name) => ownerOf(name, policies);
+  const called = Map.groupBy(Object.keys(metrics), (name) => (owner(name) ? name.slice(owner(name).length + 1) : name));
+  if (!policy) return called;
+  const kept = (names) => (names.some(owner) ? names.filter((name) => owner(name) === policy) : names);
+  return new Map([...called].map(([name, names]) => [name, kept(names)]).filter(([, names]) => names.length));
 }
 
 function speed({ metrics }) {
@@ -87,8 +109,9 @@ function section({ space, cards }) {
   return element;
 }
 
-function smoothing({ run, smooth }) {
-  return h("form", { onchange: ({ target }) => go("overview", { run, smooth: target.value }) }, choice("smooth", "Smoothing", Object.keys(SMOOTHINGS), smooth));
+function choices(given, policies) {
+  return h("form", { onchange: ({ target }) => go("overview", { ...given, [target.name]: target.value }) },
+    policies.length ? choice("policy", "Policy", ["", ...policies], given.policy) : null, choice("smooth", "Smoothing", Object.keys(SMOOTHINGS), given.smooth));
 }
 
 function failure(found) {
@@ -99,22 +122,24 @@ function failure(found) {
 function alarms({ alarms: found, metrics }) {
   if (!found.length) return h("p", { id: "alarms" }, h("span", { class: "pill good" }, "no alarm"), h("span", { class: "dim" }, " Every metric is in its healthy range."));
   const to = ({ metric }) => () => {
-    const card = document.querySelector(`[data-metric="${CSS.escape(metric)}"]`);
-    card?.closest("details")?.setAttribute("open", "");
-    card?.scrollIntoView({ block: "center" });
+    const card = live.cards.find(({ names }) => names?.includes(metric))?.element;
+    if (!card) return go("overview", { run: live.run }); // it is another policy's
+    card.closest("details")?.setAttribute("open", "");
+    card.scrollIntoView({ block: "center" });
   };
   const remedy = (alarm) => metrics?.[alarm.metric]?.remedy && h("span", { class: "dim" }, ` ${plain(metrics[alarm.metric].remedy)}`);
   return h("ul", { class: "notice bad alarms", id: "alarms" }, found.map((alarm) => h("li", {}, h("button", { type: "button", class: "plain", onclick: to(alarm) }, alarm.sentence), remedy(alarm))));
 }
 
 // What the policy said at the last evaluation, the first problems of it, or in the last update where nothing was evaluated.
-async function fillSamples(place, run, metrics) {
+async function fillSamples(place, run, metrics, policy) {
   if (!metrics["reward/mean"] && !metrics["eval/reward"]) return;
   const links = (view, where) => h("span", {},
-    h("a", { href: address("episodes", { run, view, where, order: "reward" }) }, view === "episodes" ? "The worst replies of the last update" : "The worst of the evaluation"));
+    h("a", { href: address("episodes", { run, view, where, policy, order: "reward" }) }, view === "episodes" ? "The worst replies of the last update" : "The worst of the evaluation"));
   const lastUpdate = "update = (SELECT max(update) FROM episodes)";
-  const evaluated = await ask("episodes", { run, view: "evaluations", where: LAST, order: "evaluation_set, ordinal, sample", limit: SAMPLES });
-  const found = evaluated.rows.length ? evaluated : await ask("episodes", { run, where: lastUpdate, order: "ordinal, sample", limit: SAMPLES });
+  const played = policy ? ` AND policy = ${quoted(policy)}` : "";
+  const evaluated = await ask("episodes", { run, view: "evaluations", where: LAST + played, order: "evaluation_set, ordinal, sample", limit: SAMPLES });
+  const found = evaluated.rows.length ? evaluated : await ask("episodes", { run, where: lastUpdate + played, order: "ordinal, sample", limit: SAMPLES });
   const [view, where] = evaluated.rows.length ? ["evaluations", LAST] : ["episodes", lastUpdate];
   const title = view === "evaluations" ? `What it said at the last evaluation, after update ${number(found.rows[0].admitted_version)}` : "What it said in the last update";
   place.replaceChildren(
@@ -128,5 +153,5 @@ function sample(row, run, view) {
     h("p", { class: "now" }, h("span", { class: `pill ${mark}` }, `reward ${number(row.reward, 3)}`), h("a", { href: address("episode", placeOf(row, run, view)) }, row.task)),
     row.question ? h("pre", { class: "dim" }, row.question) : null,
     h("pre", {}, row.response ?? row.failure_kind ?? "–"),
-    h("p", { class: "about" }, [row.answer ? `expected ${row.answer}` : null, row.ended].filter(Boolean).join(" · ")));
+    h("p", { class: "about" }, [row.policy ? `played by ${row.policy}` : null, row.answer ? `expected ${row.answer}` : null, row.ended].filter(Boolean).join(" · ")));
 }
