@@ -157,6 +157,13 @@ class League:
         return dict.fromkeys(self._roles, opponent) | {seat: player}
 
 
+def newest_results(checkpoints: Path) -> Results | None:
+    """Return the results in the newest of these checkpoints; None without a league."""
+    files = sorted(checkpoints.glob(f"version-*/{FILE}"))
+    found: Results | None = json.loads(files[-1].read_text())["results"] if files else None
+    return found
+
+
 def check_league(config: LeagueConfig, policies: Mapping[str, bool], roles: object) -> None:
     """Check the league of `policies`, which are trained or not. Raises `ValueError`."""
     if roles:

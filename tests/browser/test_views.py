@@ -263,3 +263,14 @@ def test_the_overview_has_what_was_said_at_the_last_evaluation(page: Watched, ur
     expect(card).to_contain_text(record["prompt"][-1]["content"])
     for words in (record["response"], f"expected {record['answer']}", f"reward {record['reward']:.0f}", "ended by"):
         expect(card).to_contain_text(words)
+
+
+def test_a_league_shows_who_won_against_whom(page: Watched, url: str, runs: Path) -> None:
+    state = max((runs / "policies" / "checkpoints").iterdir()) / "league.json"
+    state.write_text(json.dumps({"results": {"main": {"main@4": [3, 4]}, "main@4": {"main": [1, 4]}}}))
+    try:
+        table = page.open(url, "overview", run="policies").locator("#league table")
+    finally:
+        state.unlink()
+    assert table.locator("thead th").all_inner_texts() == ["wins of", "Elo", "main", "main@4"]
+    assert table.locator("tbody tr").all_inner_texts() == ["main\t1074\t\u2013\t75 %", "main@4\t926.4\t25 %\t\u2013"]

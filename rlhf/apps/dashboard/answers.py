@@ -24,7 +24,9 @@ from rlhf.runs.folder import RunFolder
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.metric_catalogue import find_metric
 from rlhf.runs.overview import seconds_left
+from rlhf.runs.payoff import elo_ratings, win_rate
 from rlhf.runs.stored_run import StoredRun, read_metrics, read_run
+from rlhf.trainer.league import newest_results
 from rlhf.untrusted_text import replace_surrogates
 
 LISTED = (
@@ -132,6 +134,7 @@ def overview(run: StoredRun) -> dict[str, Any]:
     return shown | {
         "updates": run.updates,
         "policies": list(run.values.get("policies") or {}),
+        "league": league_standing(run.folder),
         "update": [row["update"] for row in rows],
         "time": [row.get("time") for row in rows],
         "metrics": {
@@ -140,6 +143,17 @@ def overview(run: StoredRun) -> dict[str, Any]:
             for name in names
         },
     }
+
+
+def league_standing(folder: RunFolder) -> dict[str, Any] | None:
+    """Return the players of a league at its newest checkpoint, the best first, with Elo ratings, and the win rate of
+    each (row) against each; None without a league."""
+    if (results := newest_results(folder.checkpoints)) is None:
+        return None
+    ratings = elo_ratings(results)
+    players = sorted(ratings, key=lambda player: -ratings[player])
+    rates = [[win_rate(results, one, other) for other in players] for one in players]
+    return {"players": players, "elo": [ratings[player] for player in players], "rates": rates}
 
 
 def timeline(folder: RunFolder, update: int | None) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import { address, ask, go } from "./address.js";
 import { COLOURS, SMOOTHINGS, ink, metricCard, plain } from "./charts.js";
 import { placeOf, quoted } from "./episodes.js";
-import { choice, fold, h, number, show } from "./dom.js";
+import { choice, fold, h, heads, number, scroll, show } from "./dom.js";
 import { stateOf } from "./runs.js";
 
 // The metrics that are shown in large, if a run has them, in other words than their names.
@@ -57,6 +57,7 @@ export async function showOverview({ run, smooth = "none", policy = "" }) {
     large.length ? alarms(found) : h("p", { class: "dim" }, stateOf(found).kind === "running" ? "It is starting: the first update is not made yet." : "It made no update."),
     h("div", { class: "charts" }, large.map(({ element }) => element)),
     samples,
+    found.league && standing(found.league),
     groups.length ? h("h2", {}, "All metrics") : null,
     groups.map(section),
     h("h2", {}, "What it was made from"),
@@ -91,6 +92,14 @@ function byPolicy({ metrics, policies }, policy) {
   if (!policy) return called;
   const kept = (names) => (names.some(owner) ? names.filter((name) => owner(name) === policy) : names);
   return new Map([...called].map(([name, names]) => [name, kept(names)]).filter(([, names]) => names.length));
+}
+
+// Who won against whom: the share of games that a row's player won against a column's.
+function standing({ players, elo, rates }) {
+  const row = (player, place) => h("tr", {}, h("th", { scope: "row" }, player), h("td", { class: "number" }, number(elo[place], 4)),
+    rates[place].map((rate) => h("td", { class: "number" }, rate === null ? "–" : `${number(100 * rate, 3)} %`)));
+  const table = h("table", {}, heads(["wins of", "Elo", ...players], ["Elo", ...players]), h("tbody", {}, players.map(row)));
+  return h("section", { id: "league" }, h("h2", {}, "League"), h("p", { class: "dim" }, "Games at the newest checkpoint. A draw is half a win; the mean rating is 1000."), scroll("League", table));
 }
 
 function speed({ metrics }) {
