@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,17 @@ def test_self_play_wins_more_games_against_random_play(tmp_path: Path, cache: Pa
     assert rise(run) >= 0.3
     trained = [episode.role for episode in run.episodes if episode.update is not None]
     assert set(trained) == {"first", "second"}
+
+
+def test_a_proposer_keeps_its_problems_solvable_and_hard_while_the_solver_learns(tmp_path: Path, cache: Path) -> None:
+    run = train(tmp_path / "propose_and_solve", cache, recipe=ROOT / "recipes" / "propose_and_solve.yaml")
+    assert rise(run) >= 0.4
+    solve_rates = [update["solver/reward/mean"] for update in run.metrics]
+    print(f"propose_and_solve: solve rates {solve_rates}")
+    assert all(0.2 <= rate <= 0.8 for rate in solve_rates[2:])
+    proposed = [one.response for one in run.episodes if one.role == "proposer" and one.update is not None]
+    assert len(set(proposed[-256:])) > 200
+    assert statistics.fmean(map(len, proposed[-256:])) > statistics.fmean(map(len, proposed[:256])) + 1
 
 
 @pytest.mark.ecosystem
