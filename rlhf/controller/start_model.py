@@ -15,8 +15,10 @@ from rlhf.config import failing_by_name, load_bound
 from rlhf.controller.build import learner_settings
 from rlhf.errors import DataError, UserError
 from rlhf.models.start import start_folder, start_model
+from rlhf.recipe.resolve import with_policies_of
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.view import View
+from rlhf.trainer.checkpoint import model_folder
 from rlhf.trainer.supervised_warmup import warm_up
 from rlhf.types import Message
 
@@ -87,6 +89,15 @@ def model_below(recipe: Recipe) -> str:
             "trained, or set model.cache_dir to its folder"
         )
     return str(folder)
+
+
+def played_from(checkpoint: str, recipe: Recipe) -> tuple[str, Recipe]:
+    """Return the model that engines serve to play a checkpoint of the recipe, and the recipe with the adapters that its
+    policies have there. Raises `UserError`."""
+    if not recipe.policies:
+        return model_folder(checkpoint), recipe
+    models = {base: model_below(recipe.of_base(base)) for base in recipe.bases}
+    return models[""], with_own_models(with_policies_of(recipe, checkpoint), models)
 
 
 def lessons_of(recipe: Recipe) -> Lessons | None:

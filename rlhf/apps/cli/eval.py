@@ -11,9 +11,8 @@ from pathlib import Path
 from rlhf.apps.failures import reporting_failures
 from rlhf.cluster.supervisor import supervise
 from rlhf.recipe.loading import load_recipe
-from rlhf.recipe.resolve import check_evaluates, located, recipe_of_run, with_policies_of
+from rlhf.recipe.resolve import check_evaluates, located, recipe_of_run
 from rlhf.runs.payoff import elo_ratings, win_rate
-from rlhf.trainer.checkpoint import model_folder
 
 
 def run_eval(
@@ -29,7 +28,7 @@ def run_eval(
 
     def run() -> int:
         from rlhf.controller.inference import evaluate_model, play_tournament
-        from rlhf.controller.start_model import model_below, with_own_models
+        from rlhf.controller.start_model import model_below, played_from
 
         tell = partial(print, file=sys.stderr)
         if against:
@@ -37,10 +36,7 @@ def run_eval(
             rates = {one: {other: win_rate(results, one, other) for other in played} for one, played in results.items()}
             print(json.dumps({"elo": elo_ratings(results), "win_rates": rates}))
             return 0
-        model, playing = model_folder(checkpoint) if not loaded.policies else "", loaded
-        if loaded.policies:
-            models = {base: model_below(loaded.of_base(base)) for base in loaded.bases}
-            model, playing = models[""], with_own_models(with_policies_of(loaded, str(checkpoint)), models)
+        model, playing = played_from(str(checkpoint), loaded)
         evaluation = evaluate_model(playing, model, tell)
         print(
             json.dumps(
