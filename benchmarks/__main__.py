@@ -24,6 +24,7 @@ BENCHMARKS = {
     "policies": "benchmarks.policies.command",
     "publish": "benchmarks.publish.command",
     "records": "benchmarks.records.command",
+    "roles": "benchmarks.roles.command",
     "sandbox": "benchmarks.sandbox.command",
     "saves": "benchmarks.saves.command",
     "sweep": "benchmarks.sweep.command",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from recipes.tasks.kuhn_poker import CARDS, KuhnPokerEnvironment
 from recipes.tasks.tictactoe import TicTacToeEnvironment, free
 from rlhf.env.adapters.gymnasium import GymnasiumEnvironment
 from rlhf.protocols import LocalEnvironment
@@ -28,6 +29,18 @@ def gymnasium(count: int, seed: int, **arguments: Any) -> Iterator[list[Message]
 def tictactoe(count: int, seed: int, **arguments: Any) -> Iterator[list[Message]]:
     """`count` turns of players that take any free square."""
     return first_conversations(count, partial(TicTacToeEnvironment, **arguments), free, seed)
+
+
+def kuhn_poker(count: int, seed: int) -> Iterator[list[Message]]:
+    """`count` turns of players that bet in 1 to 10 of 11 turns: more often with a better card, where there is no bet to
+    call, and in the second seat. After uniform play, in which nothing depends on what is read, an adapter does not
+    learn to read it."""
+
+    def replies(shown: str) -> list[str]:
+        bets = 1 + 3 * CARDS.index(shown[0]) + 2 * (shown[-1] != "b") + (len(shown) == 2)
+        return ["b"] * bets + ["p"] * (11 - bets)
+
+    return first_conversations(count, KuhnPokerEnvironment, replies, seed)
 
 
 def first_conversations(
