@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.roles.command import strategy
+from recipes.tasks.kuhn_poker import exploitability, seated
 from tests.end_to_end import running
 from tests.end_to_end.running import ROOT, Run, train
 
@@ -57,6 +59,15 @@ def test_a_proposer_keeps_its_problems_solvable_and_hard_while_the_solver_learns
     proposed = [one.response for one in run.episodes if one.role == "proposer" and one.update is not None]
     assert len(set(proposed[-256:])) > 200
     assert statistics.fmean(map(len, proposed[-256:])) > statistics.fmean(map(len, proposed[:256])) + 1
+
+
+def test_two_policies_play_kuhn_poker_near_equilibrium(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    run = train(tmp_path / "kuhn", cache, recipe=ROOT / "recipes" / "kuhn_two_policies.yaml")
+    first, second = (strategy(cache, run.model.parent / "policies" / name / "adapter") for name in ("one", "two"))
+    before, after = exploitability(strategy(cache)), exploitability(seated(first, second))
+    print(f"exploitability {before:.3f} → {after:.3f}")
+    assert after <= 0.1 < 0.15 < before
 
 
 @pytest.mark.ecosystem

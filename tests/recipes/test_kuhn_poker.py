@@ -7,16 +7,10 @@ from itertools import product
 
 import pytest
 
-from recipes.tasks.kuhn_poker import (
-    INFORMATION_SETS,
-    KuhnPokerEnvironment,
-    best_response_value,
-    deals,
-    expected_value,
-    exploitability,
-    seated,
-)
-from rlhf.types import Message, Task
+from recipes.tasks import kuhn_poker
+from recipes.tasks.kuhn_poker import INFORMATION_SETS, KuhnPokerEnvironment, expected_value, exploitability, seated
+from recipes.tasks.random_play import kuhn_poker as demonstrations
+from rlhf.types import Message
 
 
 @pytest.mark.parametrize("bluffs", [0, 0.2, 1 / 3])
@@ -36,8 +30,12 @@ def test_the_best_response_wins_as_much_as_the_best_of_all_pure_strategies(seed:
     draws = random.Random(seed)
     strategy = {shown: draws.random() for shown in INFORMATION_SETS}
     pure = [dict(zip(INFORMATION_SETS, bets, strict=True)) for bets in product((0.0, 1.0), repeat=12)]
-    assert best_response_value(strategy, 0) == pytest.approx(max(expected_value(seated(one, strategy)) for one in pure))
-    assert best_response_value(strategy, 1) == pytest.approx(max(-expected_value(seated(strategy, o)) for o in pure))
+    assert kuhn_poker.best_response_value(strategy, 0) == pytest.approx(
+        max(expected_value(seated(one, strategy)) for one in pure)
+    )
+    assert kuhn_poker.best_response_value(strategy, 1) == pytest.approx(
+        max(-expected_value(seated(strategy, o)) for o in pure)
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,13 +50,11 @@ def test_the_best_response_wins_as_much_as_the_best_of_all_pure_strategies(seed:
 )
 def test_a_player_reads_its_card_and_the_bets(deal: str, replies: str, shown: list[str], first_wins: float) -> None:
     game = KuhnPokerEnvironment()
-    heard = [game.reset(next(task for task in deals() if task.id == deal), seed=0)]
+    heard = [game.reset(next(task for task in kuhn_poker.deals() if task.id == deal), seed=0)]
     heard += [game.step(Message(role="assistant", content=reply)) for reply in replies]
     assert [one.messages[0].content for one in heard if not one.done] == shown
-    assert [one.role for one in heard[:-1]] == ["first", "second", "first"][: len(shown)]
     assert heard[-1].info["rewards"] == {"first": first_wins, "second": -first_wins}
 
 
-def test_a_task_without_a_deal_is_dealt_by_the_seed() -> None:
-    first = [KuhnPokerEnvironment().reset(Task(id="0", messages=()), seed=seed) for seed in range(20)]
-    assert {one.messages[0].content for one in first} == {"J", "Q", "K"}
+def test_demonstrations_show_all_that_a_player_may_read() -> None:
+    assert {asked.content for asked, _ in demonstrations(500, 0)} == set(INFORMATION_SETS)

@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from recipes.tasks.kuhn_poker import INFORMATION_SETS
-from recipes.tasks.random_play import gymnasium, kuhn_poker, tictactoe
+from recipes.tasks.random_play import gymnasium, tictactoe
 from rlhf.types import Message
 
 
@@ -36,10 +35,3 @@ def test_the_pole_is_four_digits_and_each_push_half_of_the_replies() -> None:
     pushes = Counter(push for _, push in conversations)
     assert set(pushes) == {"0", "1"}
     assert 400 < pushes["0"] < 600
-
-
-def test_cards_and_bets_are_shown_and_a_better_card_bets_more_often() -> None:
-    conversations = [texts(conversation) for conversation in kuhn_poker(3000, 0)]
-    assert {shown for shown, _ in conversations} == set(INFORMATION_SETS)
-    bets = Counter(shown for shown, reply in conversations if reply == "b")
-    assert bets["J"] < bets["Q"] < bets["K"]
