@@ -13,6 +13,7 @@ from pydantic import Field
 from rlhf.config import Config, build, did_you_mean, failing_by_name, is_piece, load_bound, merge
 from rlhf.errors import ConfigError
 from rlhf.models.config import LoraConfig, ModelConfig
+from rlhf.runs.metric_catalogue import spaces
 from rlhf.trainer.checkpoint import adapter_folder
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit.composition import check_composition
@@ -87,6 +88,8 @@ def check_policies(
     for name, policy in policies.items():
         if not re.fullmatch(NAME, name):
             raise ValueError(f"policies.{name}: a name has lower-case letters, digits and _, and begins with a letter")
+        if name == "all" or name in spaces():
+            raise ValueError(f"policies.{name}: metrics are called {name}/…; choose another name")
         if policy.trainer and not policy.trained:
             raise ValueError(f"policies.{name} is not trained, but has trainer; remove one of them")
         if policy.model and policy.model.lora:

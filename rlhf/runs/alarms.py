@@ -55,7 +55,8 @@ def _of_metric(name: str, entry: Metric | None, rows: Sequence[MetricRow]) -> It
         measured = [(update, value - before) for (_, before), (update, value) in pairwise([(0, 0.0), *measured])]
     since = _last_updates(measured, lambda value: value is not None and not entry.is_healthy(value))
     if entry.alarm and len(since) >= (1 if since and measured[-1][1] == entry.at_once else PATIENCE):
-        yield Alarm(metric=name, since=since[0], what=entry.alarm.format(value=entry.format(measured[-1][1])))
+        whose = f"policy {name.removesuffix(own)}: " if name.endswith(own := f"/{entry.name}") else ""
+        yield Alarm(metric=name, since=since[0], what=whose + entry.alarm.format(value=entry.format(measured[-1][1])))
 
 
 def _last_updates(values: Series, bad: Callable[[float | None], bool]) -> list[int]:

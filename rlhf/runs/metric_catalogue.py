@@ -75,6 +75,11 @@ def catalogue() -> tuple[Metric, ...]:
     return tuple(Metric(name=name, **entry) for name, entry in _entries().items())
 
 
+def spaces() -> set[str]:
+    """Return the words with which names of metrics begin, such as `reward`."""
+    return {entry.name.partition("/")[0] for entry in catalogue()}
+
+
 def find_metric(name: str) -> Metric | None:
     """Return the entry of the metric: the one with this name, else the first family with it, else the one of what a
     policy's name precedes; None for a user's own metric."""

@@ -43,6 +43,7 @@ FAULTS = {
     "{proposer: {trainer: {optimiser: {}}}}": "did you mean 'optimizer'",
     "{proposer: {trainer: {optimizer: {learning_rate: x}}}}": "policies.proposer: trainer.optimizer.learning_rate",
     "{proposer: {trainer: {advantage: {estimator: remax}}}}": "a greedy baseline (remax) is for one policy",
+    "{reward: {}}": "policies.reward: metrics are called reward/…; choose another name",
     "{Proposer: {}}": "policies.Proposer: a name has lower-case letters",
     "{proposer: {lora: {target_modules: [q_proj]}}, solver: {}}": "policies differ in lora.target_modules",
     "{proposer: {trainer: {algorithm: dapo}}}": "policies.proposer.trainer.algorithm is not a setting of one policy",

@@ -43,6 +43,7 @@ def rows(name: str, values: Sequence[float | str | None], first: int = 1) -> lis
             ["the upper clip removes the gradient of 40 % of the tokens since update 1"],
         ),
         ("response/truncated", [0, 0.3, 0.5, 0.5], ["a limit cut off 50 % of the episodes since update 2"]),
+        ("two/response/truncated", [0.5] * 3, ["policy two: a limit cut off 50 % of the episodes since update 1"]),
         ("response/truncated", [0.9, 1], ["a limit cut off 100 % of the episodes since update 1"]),
         ("response/truncated", [1, 0.9], []),
         ("samples/lost", [0, 2, 1, 3], ["updates lose samples (3 samples in the last one) since update 2"]),
