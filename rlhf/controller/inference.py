@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from io import StringIO
 from itertools import chain, permutations
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 from rlhf.cluster.loop_thread import run_anywhere
@@ -54,14 +55,18 @@ def evaluator_of(recipe: Recipe, serving: Serving, loaded: Mapping[str, Sequence
     return evaluator
 
 
-def play_tournament(recipe: Recipe, model: str, contestants: Sequence[str], tell: Tell = untold) -> Results:
+def play_tournament(
+    recipe: Recipe, model: str, contestants: Sequence[str], tell: Tell = untold
+) -> tuple[Results, dict[str, dict[str, float | None]]]:
     """Let adapters of `model` play one another on every evaluation set of the recipe, in the environment of training:
     for each two, each has the first role in half of the games, and the other all other roles. `contestants` are named
-    as `policies.NAME.adapter`. Raises `ConfigError` for an environment with one role."""
+    as `policies.NAME.adapter`. Returns the results, and the points per game of each in the first role against each.
+    Raises `ConfigError` for an environment with one role."""
     environment = recipe.environment and recipe.environment.model_copy(update={"eval_arguments": {}})
     policies = {name: of_adapter(name) for name in contestants}
     recipe = recipe.model_copy(update={"policies": policies, "league": None, "environment": environment})
     results: Results = {}
+    as_first: dict[str, dict[str, float | None]] = {name: {} for name in contestants}
 
     async def play_all(serving: Serving) -> None:
         roles = serving.surroundings.training.roles
@@ -71,13 +76,16 @@ def play_tournament(recipe: Recipe, model: str, contestants: Sequence[str], tell
         for first, other in permutations(contestants, 2):
             seated = dict.fromkeys(roles, other) | {roles[0]: first}
             evaluation = await evaluator.played_by(lambda role, *_, seated=seated: seated[role])(version=0)
-            for group in chain.from_iterable(one.groups for one in evaluation.sets):
-                for game in games_of(group, len(roles)):
-                    add_game(results, *game)
+            groups = chain.from_iterable(one.groups for one in evaluation.sets)
+            games = [game for group in groups for game in games_of(group, len(roles))]
+            for game in games:
+                add_game(results, *game)
+            won = [points if player == first else 1 - points for player, _, points in games]
+            as_first[first][other] = fmean(won) if won else None
 
     loaded = load_sets(recipe.data.eval_sets, asks=recipe.tasks_ask)
     run_anywhere(_served(recipe, model, play_all, asking_tasks(loaded), tell, seat=lambda _: lambda *_: ""))
-    return results
+    return results, as_first
 
 
 def replies(

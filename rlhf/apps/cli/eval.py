@@ -32,9 +32,9 @@ def run_eval(
 
         tell = partial(print, file=sys.stderr)
         if against:
-            results = play_tournament(loaded, model_below(loaded), [str(checkpoint), *against], tell)
+            results, as_first = play_tournament(loaded, model_below(loaded), [str(checkpoint), *against], tell)
             rates = {one: {other: win_rate(results, one, other) for other in played} for one, played in results.items()}
-            print(json.dumps({"elo": elo_ratings(results), "win_rates": rates}))
+            print(json.dumps({"elo": elo_ratings(results), "win_rates": rates, "win_rates_as_first": as_first}))
             return 0
         model, playing = played_from(str(checkpoint), loaded)
         evaluation = evaluate_model(playing, model, tell)
