@@ -50,6 +50,7 @@ async def begun(context: RunContext, model: str) -> Provenance:
         others={
             "trainer.reference_path": recipe.trainer.reference_path,
             **{f"policies.{name}.adapter": policy.adapter for name, policy in recipe.policies.items()},
+            **{f"policies.{name}.model": own.path for name, policy in recipe.policies.items() if (own := policy.model)},
         },
         trust_remote_code=recipe.model.trust_remote_code,
     )

@@ -63,7 +63,7 @@ def play_tournament(
     as `policies.NAME.adapter`. Returns the results, and the points per game of each in the first role against each.
     Raises `ConfigError` for an environment with one role."""
     environment = recipe.environment and recipe.environment.model_copy(update={"eval_arguments": {}})
-    policies = {name: of_adapter(name) for name in contestants}
+    policies = {name: of_adapter(name, recipe.model.path) for name in contestants}
     recipe = recipe.model_copy(update={"policies": policies, "league": None, "environment": environment})
     results: Results = {}
     as_first: dict[str, dict[str, float | None]] = {name: {} for name in contestants}

@@ -29,7 +29,7 @@ from rlhf.controller.event_loop_latency import responsive_event_loop
 from rlhf.controller.resume import ResumePoint, reported_updates
 from rlhf.controller.run import Callback, Counts, Metrics, Pace, Position, Run
 from rlhf.controller.run_end import each
-from rlhf.controller.start_model import starting_model, with_own_models
+from rlhf.controller.start_model import keep_adapters, starting_model, with_own_models
 from rlhf.controller.user_messages import (
     BatchNotices,
     LossNotices,
@@ -86,6 +86,7 @@ async def start_rl(context: RunContext, cluster: Cluster, stack: AsyncExitStack)
     workers = await spawn_learners(recipe.cluster, cluster)
     models = {base: await starting_model(recipe.of_base(base), workers, view) for base in recipe.bases}
     model, recipe = models[""], with_own_models(recipe, models)
+    recipe = keep_adapters(recipe, context.folder.path / "adapters", resumed=context.point is not None)
     context = replace(context, recipe=recipe)
     league = make_league(recipe, context.folder.path / "league")
     learner = make_learner(recipe, workers, league)

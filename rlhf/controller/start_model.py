@@ -4,6 +4,7 @@ workers."""
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -15,7 +16,6 @@ from rlhf.config import failing_by_name, load_bound
 from rlhf.controller.build import learner_settings
 from rlhf.errors import DataError, UserError
 from rlhf.models.start import start_folder, start_model
-from rlhf.recipe.resolve import with_policies_of
 from rlhf.recipe.schema import Recipe
 from rlhf.runs.view import View
 from rlhf.trainer.checkpoint import model_folder
@@ -76,6 +76,20 @@ def with_own_models(recipe: Recipe, folders: Mapping[str, str]) -> Recipe:
     return recipe.model_copy(update={"policies": policies})
 
 
+def keep_adapters(recipe: Recipe, folder: Path, *, resumed: bool) -> Recipe:
+    """Copy the adapters that policies start from into the `folder`, unless the run is `resumed`, and return the recipe
+    with the copies: the checkpoints that they are from may be deleted."""
+    policies = dict(recipe.policies)
+    for name, policy in policies.items():
+        if policy.adapter:
+            copy = folder / name
+            if not resumed:
+                shutil.rmtree(copy, ignore_errors=True)
+                shutil.copytree(policy.adapter, copy)
+            policies[name] = policy.model_copy(update={"adapter": str(copy)})
+    return recipe.model_copy(update={"policies": policies})
+
+
 def model_below(recipe: Recipe) -> str:
     """Return the folder or hub name of the model that a run's policies are adapters of. Raises `UserError` if the run
     made it, and it is not on this machine."""
@@ -92,12 +106,12 @@ def model_below(recipe: Recipe) -> str:
 
 
 def played_from(checkpoint: str, recipe: Recipe) -> tuple[str, Recipe]:
-    """Return the model that engines serve to play a checkpoint of the recipe, and the recipe with the adapters that its
-    policies have there. Raises `UserError`."""
+    """Return the model that engines serve to play a checkpoint of the recipe, and the recipe with the models that its
+    policies have of their own. Raises `UserError`."""
     if not recipe.policies:
         return model_folder(checkpoint), recipe
     models = {base: model_below(recipe.of_base(base)) for base in recipe.bases}
-    return models[""], with_own_models(with_policies_of(recipe, checkpoint), models)
+    return models[""], with_own_models(recipe, models)
 
 
 def lessons_of(recipe: Recipe) -> Lessons | None:

@@ -131,6 +131,8 @@ def load_adapter(model: PreTrainedModel, config: LoraConfig, folder: str) -> Non
         odd = min(own.keys() ^ tensors.keys(), default="it uses DoRA, rsLoRA or ranks by layer")
         raise ModelError(f"{folder} does not fit this model and lora.target_modules: {odd}")
     for name, parameter in own.items():
+        if parameter.shape != tensors[name].shape:
+            raise ModelError(f"{folder} is an adapter of a model of another shape: {name}")
         parameter.data.copy_(tensors[name])
 
 

@@ -44,14 +44,17 @@ class PolicyConfig(Config):
     `minibatches`."""
 
 
-def of_adapter(named: str) -> PolicyConfig:
-    """Return a policy that is not trained, and plays with the adapter that `named` names. Raises `ConfigError`."""
+def of_adapter(named: str, model: str | None) -> PolicyConfig:
+    """Return a policy that is not trained, and plays with the adapter of `model` that `named` names. Raises
+    `ConfigError`, also for one that says that it is of a model with another name."""
     folder = Path(adapter_folder(named))
     try:
         described = json.loads((folder / "adapter_config.json").read_text())
         lora = LoraConfig(rank=described["r"], alpha=described["lora_alpha"])
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"{folder} is not an adapter in peft's format: {error}") from None
+    if (own := described.get("base_model_name_or_path")) and Path(own).name != Path(model or "").name:
+        raise ConfigError(f"{folder} is an adapter of {own}, but the recipe's model.path is {model}")
     return PolicyConfig(lora=lora, adapter=str(folder), trained=False)
 
 

@@ -93,15 +93,6 @@ def recipe_of_run(checkpoint: Path) -> Path:
     return found
 
 
-def with_policies_of(recipe: Recipe, checkpoint: str) -> Recipe:
-    """Return the recipe with the adapters that its policies have in a checkpoint. Raises `CheckpointError`."""
-    policies = {
-        name: policy.model_copy(update={"adapter": adapter_folder(f"{checkpoint}:{name}")})
-        for name, policy in recipe.policies.items()
-    }
-    return recipe.model_copy(update={"policies": policies})
-
-
 def check_evaluates(recipe: Recipe, path: str) -> None:
     """Check that the recipe of this `path` has problems for engines to play. Raises `ConfigError`."""
     if recipe.kind in ("reward_model", "preference"):

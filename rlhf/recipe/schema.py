@@ -216,11 +216,14 @@ class Recipe(Config):
         if found := next((key for key, given in unfit.items() if given), None):
             raise ValueError(f"policies do not go with {found}; remove one of them")
         for name, policy in self.policies.items():
-            if policy.model and (own := policy.model.dtype) != self.model.dtype:
+            own = policy.model and "dtype" in policy.model.model_fields_set and policy.model.dtype
+            if own and own != self.model.dtype:
                 raise ValueError(f"policies.{name}.model.dtype is {own}, but model.dtype is {self.model.dtype}")
         corrected = self.model.dtype != "float32" or self.trainer.max_staleness > 0
         if self.league:
             check_league(self.league, {name: policy.trained for name, policy in self.policies.items()}, self.roles)
+            if self.trainer.filter.equal_rewards:
+                raise ValueError("trainer.filter.equal_rewards drops games that the league must count; set it to false")
         check_policies(self.policies, None if self.league else self.roles, self.trainer, corrected=corrected)
 
     def _environment_is_played(self) -> None:
@@ -430,7 +433,7 @@ class Recipe(Config):
         policy = self.all_policies[name]
         lora = policy.lora.model_copy(update={"weight_sync": "adapter"})
         trainer = trainer_of(self.trainer, name, policy)
-        model = (policy.model or self.model).model_copy(update={"lora": lora})
+        model = (policy.model or self.model).model_copy(update={"lora": lora, "dtype": self.model.dtype})
         return self.model_copy(update={"model": model, "trainer": trainer, "policies": {}, "roles": {}, "league": None})
 
     @property
@@ -456,7 +459,7 @@ class Recipe(Config):
         if len(self.bases) == 1:
             return self
         policies = {name: self.all_policies[name] for name in self.bases[base]}
-        model = self.model if base == "" else policies[base].model
+        model = self.model if base == "" else self.of_policy(base).model.model_copy(update={"lora": None})
         return self.model_copy(update={"model": model, "policies": policies, "league": None})
 
     @property

@@ -51,6 +51,9 @@ class WithAgent:
             finally:
                 self.sessions.close(session)
         played = list(session.of.values()) or [session]
+        if returned is not NoOutcome.NOT_STARTED:
+            for failure in filter(None, (one.failure for one in played)):
+                raise failure
         acted = any(one.capture.replies for one in played)
         return tuple(
             self._outcome(task, one, returned)
@@ -60,11 +63,9 @@ class WithAgent:
         )
 
     def _outcome(self, task: Task, session: AgentSession, returned: Any) -> Trajectory | Failed:
-        """Return the outcome of a role. Raises the engine's error if a request failed and was not repeated."""
+        """Return the outcome of a role."""
         if returned is NoOutcome.NOT_STARTED:
             return _failed("refused", task, "agent.max_agents programs exceeded their timeouts and still hang")
-        if session.failure:
-            raise session.failure
         if returned is NoOutcome.LATE and session.capture.replies:
             return replace(session.trajectory(task, None, ended=False), out_of_time=True)
         if returned is NoOutcome.LATE:

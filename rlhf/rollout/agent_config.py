@@ -70,6 +70,8 @@ class AgentConfig(Config):
             raise ValueError("give program, or else command or preset or both")
         if self.program is not None and not is_piece(self.program):
             raise ValueError(f"program is {self.program!r}; give module:function")
+        if len(set(self.models)) < len(self.models):
+            raise ValueError(f"models lists one twice: {', '.join(self.models)}")
         if self.train not in TRAINED and not is_piece(self.train):
             raise ValueError(f"train is {self.train!r}; write {', '.join(TRAINED)}, or module:function")
         return self

@@ -50,7 +50,7 @@ def elo_ratings(results: Results) -> dict[str, float]:
     They are the most likely ones of the Bradley-Terry model, by Hunter's algorithm (doi:10.1214/aos/1079120141). One
     more game, drawn, between players who met keeps the rating of one who always won finite.
     """
-    players = list(results)
+    players = [player for player, played in results.items() if played]
     if not players:
         return {}
     met = np.array([[float(other in results[one]) for other in players] for one in players])

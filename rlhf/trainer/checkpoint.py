@@ -188,5 +188,7 @@ def adapter_folder(named: str) -> str:
     path, _, policy = named.partition(":")
     folder = Path(path).expanduser()
     if (folder / "adapter_config.json").is_file():
+        if policy:
+            raise CheckpointError(f"{folder} is one adapter, not a run with a policy {policy}; name the run")
         return str(folder)
     return model_folder(folder, f"{POLICIES}/{policy}/{ADAPTER}" if policy else ADAPTER)

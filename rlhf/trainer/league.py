@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,9 @@ class League:
         self._roles: tuple[str, ...] = ()
         self._entered: dict[str, PolicyVersion] = {}
         self._results: Results = {}
+        self._version: PolicyVersion = 0
         self._seats: dict[int, dict[str, str]] = {}
+        self._titles: dict[int, dict[str, str]] = {}
 
     def seat(self, roles: tuple[str, ...]) -> Callable[[str, Task, int], str]:
         """Return who plays a role in training, in the group of a task with an ordinal: a policy that is trained plays
@@ -85,17 +88,25 @@ class League:
 
         def seated(role: str, task: Task, ordinal: int) -> str:
             if ordinal not in self._seats:  # the whole group has the same players, whatever happens meanwhile
-                self._seats[ordinal] = self._drawn(ordinal)
-                if len(self._seats) > REMEMBERED:
-                    del self._seats[next(iter(self._seats))]
+                players = self._seats[ordinal] = self._drawn(ordinal)
+                self._titles[ordinal] = {player: self._title(player) for player in players.values()}
+                for remembered in (self._seats, self._titles):
+                    if len(remembered) > REMEMBERED:
+                        del remembered[next(iter(remembered))]
             return self._seats[ordinal][role]
 
         return seated
 
-    def learn(self, groups: Sequence[Group]) -> dict[str, float]:
-        """Take the results of an update's groups into account. Returns the league's metrics."""
-        for player, other, points in (game for group in groups for game in games_of(group, len(self._roles))):
-            add_game(self._results, self._title(player), self._title(other), points)
+    def learn(self, groups: Sequence[Group], version: PolicyVersion) -> dict[str, float]:
+        """Take the results of the groups of the update to this version into account. Returns the league's metrics."""
+        present = {*map(self._title, self._entered), *self._fixed, *self._trained}
+        for group in groups:
+            titles = self._titles.get(group.ticket.ordinal, {})  # another may have entered the slot meanwhile
+            for player, other, points in games_of(group, len(self._roles)):
+                pair = titles.get(player, player), titles.get(other, other)
+                if present.issuperset(pair):
+                    add_game(self._results, *pair, points)
+        self._version = version
         played = self._results.get(self.policy, {})
         metrics = {f"league/win_rate/{other}": points / games for other, (points, games) in played.items()}
         if (overall := win_rate(self._results, self.policy)) is not None:
@@ -130,17 +141,22 @@ class League:
 
     def write(self, path: Path) -> Path:
         """Write the state into a checkpoint; returns the file."""
-        (path / FILE).write_text(json.dumps({"entered": self._entered, "results": self._results}))
+        state = {"version": self._version, "entered": self._entered, "results": self._results}
+        (path / FILE).write_text(json.dumps(state))
         return path / FILE
 
     def read(self, path: Path) -> None:
-        """Continue from a checkpoint. Raises `CheckpointError`."""
+        """Continue from a checkpoint, without the copies of members that entered later. Raises `CheckpointError`."""
         try:
             state: dict[str, Any] = json.loads((path / FILE).read_text())
-            self._entered, self._results = state["entered"], state["results"]
+            self._version, self._entered, self._results = state["version"], state["entered"], state["results"]
         except (OSError, KeyError, ValueError) as error:
             raise CheckpointError(f"{path / FILE} cannot be read ({error}); use another checkpoint") from None
         self._seats.clear()
+        self._titles.clear()
+        for copy in self.folder.glob(f"{self.policy}@*"):
+            if int(copy.name.rpartition("@")[2]) > self._version:
+                shutil.rmtree(copy)
 
     def _title(self, name: str) -> str:
         """Return the name of a player in results: that of a member has the version that entered."""
@@ -149,7 +165,9 @@ class League:
     def _drawn(self, ordinal: int) -> dict[str, str]:
         draws = random.Random(f"{self._seed}/{ordinal}")
         player, seat = self._trained[ordinal % len(self._trained)], draws.choice(self._roles)
-        known = (*self._entered, *self._fixed, self.policy) if player == self.policy else (self.policy,)
+        # One that entered at this version may not have its weights in the engines yet.
+        members = (slot for slot, entered in self._entered.items() if entered < self._version)
+        known = (*members, *self._fixed, self.policy) if player == self.policy else (self.policy,)
         rates = {one: win_rate(self._results, player, self._title(one)) for one in known}
         opponent = self._match({one: EVEN if rate is None else rate for one, rate in rates.items()}, draws)
         if opponent not in known:

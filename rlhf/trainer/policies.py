@@ -85,7 +85,7 @@ class PolicyLearners(RemoteLearner):
             metrics = await asyncio.to_thread(batch_statistics, groups, version=version)
             self._version += 1
             if self._league:
-                metrics |= self._league.learn(groups)
+                metrics |= self._league.learn(groups, self._version)
                 await self._enter(self._league)
         samples = tuple(chain.from_iterable(updated.samples for updated in updates.values()))
         named = {
@@ -119,11 +119,17 @@ class PolicyLearners(RemoteLearner):
             for policy, learner in self._learners.items():
                 own = path / POLICIES / policy
                 own.mkdir(parents=True)
-                written[policy] = await learner.snapshot(own)
+                # Begun here: a league's copy of the policy would be the next snapshot of its ranks.
+                written[policy] = asyncio.ensure_future(await learner.snapshot(own))
             league = await asyncio.to_thread(synced, path, [self._league.write(path)]) if self._league else {}
         return self._all_written(written, league)
 
     async def load(self, path: Path) -> None:
+        if (found := {one.name for one in (path / POLICIES).glob("*")}) != set(self._learners):
+            raise CheckpointError(
+                f"{path} has the policies {', '.join(sorted(found))}, but the recipe has {', '.join(self._learners)}; "
+                "a resumed run keeps its policies and league.members"
+            )
         async with self.turn:
             for policy, learner in self._learners.items():
                 await learner.load(path / POLICIES / policy)

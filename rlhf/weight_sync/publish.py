@@ -248,7 +248,7 @@ class Publisher:
         faults = {}
         for policy in self._source.policies:
             extending = {target.name: target.extend(prompt, tokens, policy) for target in self._holding(policy)}
-            replies = await self._phase("canary", extending)
+            replies = await self._phase("canary", extending) if extending else {}
             for name, reply in replies.items():
                 whole = np.concatenate([prompt, reply.token_ids])
                 scores = self._scored(whole, reply.routing, policy, with_rounding=True)
@@ -286,6 +286,8 @@ class Publisher:
             }
             if scoring:
                 asking[LEARNER] = _result(scoring[0])
+            if not asking:  # no engine here holds it
+                continue
             answered = await self._phase("canary", asking)
             known: LearnerScores | None = answered.pop(LEARNER, {}).get(policy)
             self._routed = any(engine.routing is not None for engine in answered.values())

@@ -136,12 +136,16 @@ def test_its_policies_are_evaluated_play_a_tournament_and_begin_another_run(
         assert rate == pytest.approx((first[one][other] + 1 - first[other][one]) / 2, abs=0.2)  # some games are lost
     with pytest.raises(CheckpointError, match="holds policies and no model: old, one, two"):
         adapter_folder(str(run.folder))
+    assert "is one policy; evaluate" in run_warm("eval", names[0], *held_out).stderr
     began = (
         f"policies={{one: {{lora: {{rank: 8}}, adapter: '{names[1]}'}}, "
         f"two: {{lora: {{rank: 4}}, adapter: '{names[0]}', trained: false}}}}",
         "roles={first: one, second: two}", *OPTIONS[2:], "trainer.updates=1", "trainer.optimizer.learning_rate=1e-9",
     )  # fmt: skip
     again = train(tmp_path / "run", cache, *began, recipe=RECIPE)
+    assert {one.name for one in (again.folder / "adapters").iterdir()} == {"one", "two"}
+    with pytest.raises(CheckpointError, match="is one adapter, not a run with a policy one"):
+        adapter_folder(f"{again.folder / 'adapters' / 'one'}:one")
     for name, before in (("one", names[1]), ("two", names[0])):
         own, its = (load_file(Path(adapter_folder(one), FILE)) for one in (f"{again.folder}:{name}", before))
         assert all(torch.allclose(own[key], its[key], atol=1e-7) for key in its)

@@ -99,6 +99,11 @@ def test_a_fault_of_a_league_is_one_line(league: str, said: str) -> None:
         recipe("policies={solver: {lora: {rank: 4}}, old: {trained: false}}", f"league={league}")
 
 
+def test_a_league_counts_all_games() -> None:
+    with pytest.raises(ConfigError, match="drops games that the league must count"):
+        recipe("policies={solver: {}}", "league={policy: solver}", "trainer.filter.equal_rewards=true")
+
+
 def test_the_members_of_a_league_are_policies_like_its_own() -> None:
     whole = recipe("policies={solver: {lora: {rank: 4}, trainer: {epochs: 2}}}", "league={policy: solver, members: 2}")
     assert list(whole.all_policies) == ["solver", "solver_past_1", "solver_past_2"]

@@ -24,9 +24,12 @@ def league(folder: Path, trained: Sequence[str] = ("main",), fixed: Sequence[str
     return League(LeagueConfig(policy="main", **config), trained, fixed, seed=3, folder=folder)
 
 
-def won(opponent: str, games: int, of: int) -> list[Group]:
-    """Games of the policy as first against one opponent."""
+def won(one: League, opponent: str, games: int, of: int) -> list[Group]:
+    """Games of the policy as first against one opponent, in a group that was drawn so."""
     (group,) = made_groups(1, 2 * of)
+    play = one.seat(ROLES)
+    drawn = (n for n in range(10_000) if {play(role, TASK, n) for role in ROLES} == {"main", opponent})
+    group = replace(group, ticket=replace(group.ticket, ordinal=next(drawn)))
     samples = [
         replace(
             sample,
@@ -47,8 +50,13 @@ def test_it_plays_itself_and_those_who_entered_in_either_seat(tmp_path: Path) ->
     one = league(tmp_path, fixed=("old",), add_every=2, members=2)
     assert set(pairs(one, 100)) == {("main", "main"), ("main", "old"), ("old", "main")}
     assert [one.entrant(version) for version in range(1, 9)] == [None, "main_past_1", None, "main_past_2"] * 2
+    assert set(pairs(one, 200)) == {("main", "main"), ("main", "old"), ("old", "main")}, "their weights are not there"
+    one.learn([], 9)
+    (tmp_path / "main@6").mkdir()
+    (tmp_path / "main@10").mkdir()
     again = league(tmp_path, fixed=("old",), add_every=2, members=2)
     again.read(one.write(tmp_path).parent)
+    assert [copy.name for copy in tmp_path.glob("main@*")] == ["main@6"], "another entered later, in what is gone"
     drawn = pairs(again, 4000)
     assert {*drawn} == {("main", "main")} | {
         pair for other in ("old", "main_past_1", "main_past_2") for pair in (("main", other), (other, "main"))
@@ -68,6 +76,7 @@ def test_a_group_keeps_its_players_when_one_enters(tmp_path: Path) -> None:
     before = [play("first", TASK, n) for n in range(50)]
     assert set(before) == {"main"}
     one.entrant(1)
+    one.learn([], 2)
     assert [play("first", TASK, n) for n in range(50)] == before
     assert {play("first", TASK, n) for n in range(50, 100)} == {"main", "main_past_1"}
 
@@ -76,18 +85,24 @@ def test_it_enters_when_it_wins_and_its_results_become_the_member_s(tmp_path: Pa
     one = league(tmp_path, add_every=1, add_above=0.7, members=2)
     one.seat(ROLES)
     assert one.entrant(1) == "main_past_1", "the first one has nobody to beat"
-    metrics = one.learn(won("main_past_1", 6, 10))
+    one.learn([], 2)
+    metrics = one.learn(won(one, "main_past_1", 6, 10), 3)
     assert metrics["league/win_rate"] == metrics["league/win_rate/main@1"] == 0.6
     assert metrics["league/elo/main"] > 1000 > metrics["league/elo/main@1"]
     assert metrics["league/elo/main"] + metrics["league/elo/main@1"] == pytest.approx(2000)
-    assert one.entrant(2) is None
-    assert one.learn(won("main_past_1", 20, 20))["league/win_rate"] == pytest.approx(26 / 30)
-    assert one.entrant(3) == "main_past_2"
-    metrics = one.learn(won("main_past_2", 8, 10))
-    assert {name for name in metrics if "elo" in name} == {"league/elo/main", "league/elo/main@1", "league/elo/main@3"}
-    assert one.entrant(4) == "main_past_1", "the oldest leaves"
-    assert one.copy_of("main_past_1") == tmp_path / "main@4"
-    assert {name for name in one.learn([]) if "elo" in name} == {"league/elo/main@3", "league/elo/main@4"}
+    assert one.entrant(3) is None
+    late = won(one, "main_past_1", 0, 10)
+    assert one.learn(won(one, "main_past_1", 20, 20), 4)["league/win_rate"] == pytest.approx(26 / 30)
+    assert one.entrant(4) == "main_past_2"
+    one.learn([], 5)
+    metrics = one.learn(won(one, "main_past_2", 8, 10), 6)
+    assert {name for name in metrics if "elo" in name} == {"league/elo/main", "league/elo/main@1", "league/elo/main@4"}
+    assert one.entrant(6) == "main_past_1", "the oldest leaves"
+    assert one.copy_of("main_past_1") == tmp_path / "main@6"
+    metrics = one.learn(late, 7)  # which began against who has left
+    assert {name for name in metrics if "elo" in name} == {"league/elo/main@4", "league/elo/main@6"}
+    one.entrant(7)
+    assert not {name for name in one.learn([], 8) if "elo" in name}, "nobody has an opponent"
 
 
 def test_an_exploiter_plays_the_policy_alone_and_a_function_may_draw(tmp_path: Path) -> None:

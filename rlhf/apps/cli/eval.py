@@ -10,9 +10,11 @@ from pathlib import Path
 
 from rlhf.apps.failures import reporting_failures
 from rlhf.cluster.supervisor import supervise
+from rlhf.errors import ConfigError
 from rlhf.recipe.loading import load_recipe
 from rlhf.recipe.resolve import check_evaluates, located, recipe_of_run
 from rlhf.runs.payoff import elo_ratings, win_rate
+from rlhf.trainer.checkpoint import adapter_folder
 
 
 def run_eval(
@@ -21,9 +23,17 @@ def run_eval(
     """Print the evaluation as one JSON object: the evaluated model's folder, the first set's values, and under `sets`
     the values of all sets. Without a `recipe` it is that of the checkpoint's run. `against` other adapters a tournament
     is played instead; then the object has the win rate of each against each, and Elo ratings."""
-    path = Path(str(checkpoint).partition(":")[0])  # of a policy in a tournament
-    recipe = recipe or recipe_of_run(path)
-    loaded = located(load_recipe(recipe, overrides)).recipe
+    path, _, policy = str(checkpoint).partition(":")
+    if policy and not against:
+        raise ConfigError(
+            f"{checkpoint} is one policy; evaluate {path}, whose policies play together, or --against others"
+        )
+    recipe = recipe or recipe_of_run(Path(path))
+    own = ["policies={}", "roles={}", "league=null"]
+    if not against:  # those with which the run began may be gone
+        names = load_recipe(recipe, overrides).recipe.policies
+        own = [f"policies.{name}.adapter={json.dumps(adapter_folder(f'{path}:{name}'))}" for name in names]
+    loaded = located(load_recipe(recipe, [*overrides, *own])).recipe
     check_evaluates(loaded, str(recipe))
 
     def run() -> int:

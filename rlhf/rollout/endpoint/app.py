@@ -86,8 +86,10 @@ class Routes:
         """Answer a client that tries the address before it asks."""
         return Response()
 
-    async def models(self) -> dict[str, Any]:
-        return {"object": "list", "data": [_model(self._model)], "has_more": False}
+    async def models(self, request: Request) -> dict[str, Any]:
+        session_id = request.path_params.get("session_id")
+        names = self._sessions.find(session_id).of if session_id else ()
+        return {"object": "list", "data": [_model(name) for name in names or (self._model,)], "has_more": False}
 
     async def model(self, name: str) -> dict[str, Any]:
         """Any name is the policy's: agents ask for the model that they are set to."""
