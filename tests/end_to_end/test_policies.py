@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -99,22 +98,23 @@ def resumed_as(run: Run, folder: Path, cache: Path, options: Sequence[str]) -> N
 
 
 def test_a_league_that_was_killed_goes_on_with_its_members_and_results(tmp_path: Path, cache: Path) -> None:
-    league = "league={policy: main, members: 2, add_every: 1, match: by_win_rate}"
-    options = ("policies={main: {lora: {rank: 4}}, weak: {trained: false}}", league, *OPTIONS[2:])
+    league = "league={policy: main, members: 3, add_every: 1, match: by_win_rate}"
+    options = ("policies={main: {lora: {rank: 4}}, weak: {trained: false}}", league, *OPTIONS[2:], "trainer.updates=3")
     run, folder = train(tmp_path / "whole", cache, *options, recipe=RECIPE), tmp_path / "run"
     arguments = command("train", str(RECIPE), f"run.dir={folder}", f"model.cache_dir={cache}", *options)
-    process = subprocess.Popen(arguments, cwd=ROOT, env=environment(), start_new_session=True)
+    process = psutil.Popen(arguments, cwd=ROOT, env=environment())
     deadline = time.monotonic() + scaled(120)
     while not (folder / "checkpoints" / "version-000001").is_dir() and time.monotonic() < deadline:
         time.sleep(0.01)
-    os.killpg(process.pid, signal.SIGKILL)
+    for one in (process, *process.children(recursive=True)):
+        one.kill()
     assert process.wait() == -signal.SIGKILL
     resumed_as(run, folder, cache, options)
-    state = Path("checkpoints", "version-000002", "league.json")
+    state = Path("checkpoints", "version-000003", "league.json")
     assert (folder / state).read_bytes() == (run.folder / state).read_bytes()
-    assert json.loads((folder / state).read_text())["entered"] == {"main_past_1": 1, "main_past_2": 2}
+    assert json.loads((folder / state).read_text())["entered"] == {f"main_past_{place}": place for place in (1, 2, 3)}
     assert {one.policy for one in run.episodes if one.policy} == {"main", "weak", "main_past_1"}
-    adapter = Path("checkpoints", "version-000002", "policies", "main_past_1", "adapter", FILE)
+    adapter = Path("checkpoints", "version-000003", "policies", "main_past_1", "adapter", FILE)
     for copy in (run.folder / "league" / "main@1" / FILE, folder / adapter):
         assert copy.read_bytes() == (run.folder / adapter).read_bytes()
     assert (run.folder / "league" / "main@2" / FILE).read_bytes() != copy.read_bytes()
