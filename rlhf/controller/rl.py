@@ -272,7 +272,7 @@ class Playing(Callback, GroupLog):
             names = (f"{policy}/{name}".removeprefix("/") for policy in run.recipe.trained_policies)
             return max((metrics[one] for one in names if one in metrics), default=None)
 
-        clipped = (largest(f"policy/clip_fraction_{side}") or 0.0 for side in ("low", "high"))
+        clipped = (largest(name) or 0.0 for name in ("policy/clip_fraction_low", "policy/clip_fraction_high"))
         return UpdateLine(
             update=run.version,
             updates=run.recipe.trainer.updates,

@@ -95,7 +95,7 @@ def engine_config(recipe: Recipe, model: Path) -> dict[str, Any]:
     os.environ.pop("VLLM_USE_V2_MODEL_RUNNER", None)
     os.environ.update(role.env)
     settings = engine_settings(recipe, str(model), (), publishes=True)
-    settings = replace(settings, tensor_parallel_size=engine_sizes(recipe)[role.name])
+    settings = replace(settings, tensor_parallel_size=engine_sizes(recipe)[role.name][1])
     made = engine_args(settings).create_engine_config(usage_context(settings))
     scheduler, compilation, parallel = made.scheduler_config, made.compilation_config, made.parallel_config
     return {
