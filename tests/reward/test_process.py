@@ -33,7 +33,7 @@ async def pool() -> AsyncIterator[ScorerPool]:
 
 
 async def test_a_healthy_scorer_gives_its_number() -> None:
-    pool = ScorerPool(f"{FAULTS}:length", workers=2, timeout_seconds=DEADLINE)
+    pool = ScorerPool(f"{FAULTS}:length", workers=2, timeout_seconds=scaled(20))
     await pool.start()
     scores = await asyncio.gather(*(score_text(pool, "x" * n, {}) for n in range(300)))
     assert scores == [Scored(value=float(n)) for n in range(300)]
