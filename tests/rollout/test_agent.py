@@ -6,6 +6,7 @@ import asyncio
 import functools
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,16 @@ def goes_on(task: Task, base_url: str, api_key: str, again: bool = False) -> flo
             except openai.InternalServerError:
                 continue
     return 0.0
+
+
+def asks_two(task: Task, base_url: str, api_key: str) -> dict[str, Any]:
+    """Asks two models, and goes on where the second fails."""
+    client = asking(base_url, api_key)
+    assert [model.id for model in client.models.list()] == ["planner", "worker"]
+    with suppress(openai.InternalServerError):
+        for model in ("planner", "worker"):
+            client.chat.completions.create(model=model, messages=[{"role": "user", "content": "go"}])
+    return {"rewards": {"planner": 0.25, "worker": 0.5}}
 
 
 def stops(task: Task, base_url: str, api_key: str) -> float:
@@ -393,6 +404,15 @@ async def test_an_agent_that_goes_on_without_a_reply_is_lost_whatever_it_returns
     assert isinstance(sample.trajectory, Failed)
     assert sample.trajectory.kind == "engine"
     assert f"request {failing[0]} broke" in sample.trajectory.detail
+
+
+async def test_each_role_of_an_agent_has_its_reward_and_all_are_lost_with_a_request_of_one() -> None:
+    group = await group_of("asks_two", Fails(), size=1, models=("planner", "worker"))
+    assert isinstance(group, Group)
+    assert [(one.role, score.value) for _, one, score in group.trainable] == [("planner", 0.25), ("worker", 0.5)]
+    failed = await group_of("asks_two", Fails(2), size=1, models=("planner", "worker"))
+    assert isinstance(failed, Failed)
+    assert {one.trajectory.kind for one in failed.samples} == {"engine"}
 
 
 async def test_an_agent_that_asks_again_what_failed_and_is_answered_has_lost_nothing() -> None:
