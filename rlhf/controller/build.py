@@ -371,8 +371,9 @@ async def started_serving(
             base: engine_settings(recipe.of_base(base), own, renderer.stop_token_ids, publishes=publishes)
             for base, own in models_of(recipe, model).items()
         }
-        for one in settings.values():
-            await asyncio.to_thread(check_same_texts, renderer, one)
+        for base, one in settings.items():
+            if base:
+                await asyncio.to_thread(check_same_texts, renderer, one)
         engines = await spawn_engines(recipe, cluster, settings)
         trust = recipe.model.trust_remote_code
         reward = await spawn_reward(recipe.reward, cluster, model, logs, outages, trust_remote_code=trust)
@@ -414,9 +415,9 @@ def routed(engines: Sequence[RemoteEngine]) -> Router | RouterByPolicy:
 
 
 async def start_engines(engines: Sequence[RemoteEngine], reward: LiveReward, *, together: bool) -> EngineFacts:
-    """Start the reward and the engines, and return the facts of the first engine, with the least of contexts and
-    vocabularies. Engines that share a GPU start one after another: vLLM counts all memory that is taken during its
-    start as its own."""
+    """Start the reward and the engines. Return the facts of the first engine, with the smallest context and vocabulary
+    of all. Engines that share a GPU start one after another: vLLM counts all memory that is taken during its start as
+    its own."""
     if together:
         starting = asyncio.gather(*(engine.start() for engine in engines))
         await asyncio.gather(starting, reward.start())

@@ -44,7 +44,7 @@ def evaluate_model(recipe: Recipe, model: str, tell: Tell = untold) -> Evaluatio
 
 
 def evaluator_of(recipe: Recipe, serving: Serving, loaded: Mapping[str, Sequence[Task]], tell: Tell) -> Evaluator:
-    """Return what evaluates on the `loaded` sets of a recipe that has some."""
+    """Return an evaluator for the `loaded` sets of a recipe that has at least one."""
     for words in serving.renderer.told:
         tell(words)
     context = serving.facts.max_context_tokens if recipe.tasks_ask else None
@@ -58,10 +58,10 @@ def evaluator_of(recipe: Recipe, serving: Serving, loaded: Mapping[str, Sequence
 def play_tournament(
     recipe: Recipe, model: str, contestants: Sequence[str], tell: Tell = untold
 ) -> tuple[Results, dict[str, dict[str, float | None]]]:
-    """Let adapters of `model` play one another on every evaluation set of the recipe, in the environment of training:
-    for each two, each has the first role in half of the games, and the other all other roles. `contestants` are named
-    as `policies.NAME.adapter`. Returns the results, and the points per game of each in the first role against each.
-    Raises `ConfigError` for an environment with one role."""
+    """Play a round robin between adapters of `model`, on every evaluation set of the recipe and in the training
+    environment. Each pair plays every task twice: each contestant takes the first role once, and the other all other
+    roles. `contestants` are named as in `policies.NAME.adapter`. Returns the results, and the points per game that each
+    contestant won in the first role against each other one. Raises `ConfigError` for an environment with one role."""
     environment = recipe.environment and recipe.environment.model_copy(update={"eval_arguments": {}})
     policies = {name: of_adapter(name, recipe.model.path) for name in contestants}
     recipe = recipe.model_copy(update={"policies": policies, "league": None, "environment": environment})

@@ -30,15 +30,15 @@ class PolicyConfig(Config):
     """One of several policies: an adapter over the recipe's model, or over one of its own."""
 
     model: ModelConfig | None = None
-    """The model that it is an adapter of, instead of the recipe's: of the same family, with the same tokenizer. It has
-    engines of its own, as many as the recipe's model. Policies whose `model` is equal share it."""
+    """The model under its adapter, in place of the recipe's: of the same family, with the same tokenizer. It gets
+    separate engines, as many as the recipe's model has. Policies with an equal `model` share it."""
     lora: LoraConfig = LoraConfig()
     """Its adapter. Engines always receive the adapters themselves."""
     adapter: str | None = None
-    """The adapter that it starts from: a folder in peft's format, or a run with `model.lora`, or `RUN:POLICY`. Without
-    one it starts as the model."""
+    """The adapter to start from: a folder in peft's format, a run with `model.lora`, or `RUN:POLICY`. Without one the
+    policy starts as the plain model."""
     trained: bool = True
-    """Whether it learns. One that does not stays as it starts."""
+    """Whether it learns. If not, it stays as it starts."""
     trainer: dict[str, Any] = Field({})
     """Its own settings, over those of the recipe's `trainer`: `optimizer`, `advantage`, `loss`, `kl`, `epochs`,
     `minibatches`."""

@@ -30,13 +30,14 @@ class LeagueConfig(Config):
     """Past versions of a policy, as opponents of the policies that are trained."""
 
     policy: str
-    """Whose past versions. Other policies that are trained play against this one alone: they exploit it."""
+    """The policy whose past versions join. Other trained policies play only against this one: they exploit it."""
     members: int = Field(8, ge=1, le=64)
-    """Most past versions at once. The oldest leaves for the next."""
+    """The largest number of past versions at once. A new one replaces the oldest."""
     add_every: int = Field(10, ge=1)
-    """Updates after which the policy may enter the league as a member."""
+    """The number of updates between two entries: only then may a copy of the policy join."""
     add_above: float = Field(0.0, ge=0, lt=1)
-    """It enters only if it won more than this share of its games since a member entered; a draw is half a win."""
+    """A copy joins only if the policy won more than this share of its games since the last entry; a draw is half a
+    win."""
     match: str = "uniform"
     """How its opponent is drawn from the members, policies that are not trained, and itself: `uniform`, `by_win_rate`,
     where those that it beats least are drawn most, or `module:function` `(win_rates, draws) -> opponent` of the

@@ -136,7 +136,7 @@ def describe_league(league: LeagueConfig) -> str:
     """Return who its members are, when one enters, and who plays against them."""
     above = f" if it won more than {league.add_above:.0%} of its games" if league.add_above else ""
     return (
-        f"{count(league.members, 'past version')} of {league.policy}, which enters every "
+        f"{league.policy} against itself and its past versions, at most {league.members}; a copy joins every "
         f"{count(league.add_every, 'update')}{above}; opponents are drawn by {league.match}"
     )
 

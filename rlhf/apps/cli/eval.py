@@ -21,8 +21,8 @@ def run_eval(
     checkpoint: Path, recipe: Path | None = None, against: Sequence[str] = (), overrides: Sequence[str] = ()
 ) -> int:
     """Print the evaluation as one JSON object: the evaluated model's folder, the first set's values, and under `sets`
-    the values of all sets. Without a `recipe` it is that of the checkpoint's run. `against` other adapters a tournament
-    is played instead; then the object has the win rate of each against each, and Elo ratings."""
+    the values of all sets. Without a `recipe` it is that of the checkpoint's run. If `against` names
+    other adapters, a tournament is played instead, and the object has the win rates of every pair and Elo ratings."""
     path, _, policy = str(checkpoint).partition(":")
     if policy and not against:
         raise ConfigError(
