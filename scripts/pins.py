@@ -28,11 +28,11 @@ PYTHONS = ("3.11", "3.12", "3.13")
 MACHINES = {"x86_64": "x86_64-manylinux_2_31", "aarch64": "aarch64-manylinux_2_34"}
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
-# What the CPU list does without, though vLLM asks for it. The first four have CUDA builds alone, or cannot be imported
-# next to another build of torch, and `import transformers` dies with them; the others serve what no run here uses.
+# What the CPU list does without, though vLLM asks for it. The first three have CUDA builds alone, or cannot be imported
+# next to another build of torch; the others serve what no run here uses. scripts/setup.sh makes torchvision importable.
 LEFT_OUT = {
     "cpu": (
-        "torchaudio", "torchcodec", "torchvision", "triton",
+        "torchaudio", "torchcodec", "triton",
         "anthropic", "email-validator", "fastapi-cli", "fastapi-cloud-cli", "fastar", "hf-xet", "lm-format-enforcer",
         "numba", "opencv-python-headless", "supervisor",
     ),

