@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.images import Image, PlacedImage
+
 PolicyVersion = int
 """Number of updates of the weights; 0 is the start."""
 ROUNDING = 1e-9
@@ -38,11 +40,12 @@ class Message:
     """One message of a conversation, before it is rendered to tokens.
 
     The policy's messages (role `assistant`) may contain tool calls and reasoning in addition to their content; the
-    result of a call (role `tool`) has its id.
+    result of a call (role `tool`) has its id. With `images` the content has an `IMAGE_MARK` for each, in order.
     """
 
     role: str
     content: str
+    images: tuple[Image, ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     reasoning_content: str | None = None
@@ -64,7 +67,6 @@ class Task:
     """A problem: its messages, and the dataset row it was made from (the reward reads its columns).
 
     `tools` are those that the chat template shows with the messages; `where` is the row's file and number, for errors.
-    `images` has a place for encoded images in the order of the messages; until models are given them, runs refuse them.
     """
 
     id: str
@@ -73,7 +75,6 @@ class Task:
     row: Mapping[str, Any] = field(default_factory=dict)
     tools: tuple[Tool, ...] = ()
     where: str = field(default="", compare=False)
-    images: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,11 +168,11 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prompt:
-    """Token ids to continue, `int32 [P]`, the place of the images among them, which engines refuse, and the name of the
-    policy that continues them, in a run with several."""
+    """Token ids to continue, `int32 [P]`, the images among them, and the name of the policy that continues them, in a
+    run with several."""
 
     token_ids: NDArray[np.int32]
-    images: tuple[bytes, ...] = ()
+    images: tuple[PlacedImage, ...] = ()
     policy: str = ""
 
 
@@ -268,6 +269,19 @@ class Segment:
     turns: tuple[Turn, ...] = ()
     routing: Routing | None = None
     thread: ThreadKind = "main"
+    images: tuple[PlacedImage, ...] = ()
+
+    @property
+    def content_ids(self) -> NDArray[np.int32]:
+        """`int32 [T]`: the token ids, with the hash of each image as negative numbers in place of its tokens: equal
+        where the model sees the same."""
+        if not self.images:
+            return self.token_ids
+        found = self.token_ids.copy()
+        for placed in self.images:
+            digest = np.frombuffer(bytes.fromhex(placed.features.image.sha256), np.int32)
+            found[placed.start : placed.stop] = np.resize(digest | np.int32(-(2**31)), placed.stop - placed.start)
+        return found
 
     @property
     def action_mask(self) -> NDArray[np.bool_]:

@@ -62,8 +62,8 @@ class FakeRenderer:
     def prompt(self, messages: Sequence[Message]) -> Prompt:
         return Prompt(token_ids=np.array([7, 8, 9], np.int32))
 
-    def increment(self, messages: Sequence[Message], last: int) -> NDArray[np.int32]:
-        return np.array([5, 6], np.int32)
+    def increment(self, messages: Sequence[Message], last: int) -> Prompt:
+        return Prompt(token_ids=np.array([5, 6], np.int32))
 
     def marked_text(self, token_ids: NDArray[np.int32]) -> str:
         return self.text(token_ids)

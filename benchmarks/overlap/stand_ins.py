@@ -88,7 +88,7 @@ class DrawnEngine(SleepingEngine):
         await asyncio.sleep(self._sync.commit)
         self.version = version
 
-    async def token_logprobs(self, token_ids: Any) -> TokenLogprobs:
+    async def token_logprobs(self, token_ids: Any, policy: str = "", images: Any = ()) -> TokenLogprobs:
         await asyncio.sleep(self._sync.canary)
         return TokenLogprobs(np.zeros((*token_ids.shape[:-1], token_ids.shape[-1] - 1), np.float32), None)
 

@@ -11,17 +11,20 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.chat.image_reader import NO_TOWER, ImageReader, concatenated, noise_image, with_images
 from rlhf.chat.increments import QUESTION, Increments
 from rlhf.chat.templates import NONE, ChatTokenizer, arguments_with_tools, check_parts, prompt_ids, prompt_text
 from rlhf.chat.thinking import HEADER_TOKENS, begun_thinking
 from rlhf.chat.tool_calls import ParsedReply, ToolFormat, plain_text
 from rlhf.chat.turn_end import frame_tokens, mark_text, turn_end
 from rlhf.errors import ModelError
+from rlhf.images import ImageFeatures
 from rlhf.types import Message, Prompt, Task, Tool
 
 K = TypeVar("K")
 V = TypeVar("V")
 
+NOISE_PIXELS = (56, 56)
 REMEMBERED = 256
 """Cached texts of each kind: the samples of a group share a prompt, and environments repeat themselves."""
 WHOLE_MARK = re.compile(r".*[\n>\]]", re.DOTALL)
@@ -46,6 +49,7 @@ class ChatRenderer:
         tools: Sequence[Tool] = (),
         declared_ends: Sequence[int] = (),
         read: ToolFormat = plain_text,
+        images: ImageReader | None = None,
     ) -> None:
         self.tokenizer, self._arguments, self.read = tokenizer, arguments_with_tools(arguments, tools), read
         self._end = turn_end(tokenizer, self._arguments, declared_ends)
@@ -53,16 +57,18 @@ class ChatRenderer:
         self._increments = Increments(tokenizer, self._arguments, end=self._end.token_id)
         self._tools, self._without_tools, self._offers = tools, arguments, dict[str, ChatRenderer]()
         self._declared_ends, self._prompts = declared_ends, dict[str, Prompt]()
-        self._appended, self._headers = dict[str, list[int]](), dict[tuple[int, ...], str]()
+        self._appended, self._headers = dict[str, Prompt](), dict[tuple[int, ...], str]()
+        self._images = images
 
     def offering(self, tools: Sequence[Tool]) -> ChatRenderer:
         """Return the same renderer with other tools; cached, because analysing a template is expensive."""
-        arguments = (self.tokenizer, self._without_tools, tools, self._declared_ends, self.read)
+        arguments = (self.tokenizer, self._without_tools, tools, self._declared_ends, self.read, self._images)
         key = json.dumps([asdict(tool) for tool in tools])
         return _remembered(self._offers, key, lambda: ChatRenderer(*arguments))
 
     def reading(self, read: ToolFormat) -> ChatRenderer:
-        return ChatRenderer(self.tokenizer, self._without_tools, self._tools, self._declared_ends, read)
+        ends = self._declared_ends
+        return ChatRenderer(self.tokenizer, self._without_tools, self._tools, ends, read, self._images)
 
     def parsed(self, text: str, before: NDArray[np.int32]) -> ParsedReply:
         """Return the tool calls in the marked text of a reply to the tokens `before`; none without tools."""
@@ -87,6 +93,11 @@ class ChatRenderer:
         return ReplyAsWritten(text=text, thinking=thinking)
 
     @property
+    def noise(self) -> ImageFeatures | None:
+        """An image that means nothing, for a model that is shown images."""
+        return self._images.features(noise_image(NOISE_PIXELS)) if self._images else None
+
+    @property
     def stop_token_ids(self) -> tuple[int, ...]:
         """Token ids that end a turn; they are stripped from a reply's text."""
         return self._end.token_ids
@@ -106,9 +117,9 @@ class ChatRenderer:
         """Return the conversation so far and the header of the assistant's reply; cached, so do not change it."""
 
         def rendered() -> Prompt:
-            token_ids = np.asarray(prompt_ids(self.tokenizer, messages, self._arguments), dtype=np.int32)
-            token_ids.flags.writeable = False
-            return Prompt(token_ids=token_ids)
+            made = with_images(prompt_ids(self.tokenizer, messages, self._arguments), messages, self._images)
+            made.token_ids.flags.writeable = False
+            return made
 
         return _remembered(self._prompts, repr(messages), rendered)
 
@@ -123,16 +134,19 @@ class ChatRenderer:
         tokens = np.array(token_ids, np.int32)
         return tokens, given if isinstance(given, str) else self.whole_text(tokens)
 
-    def increment(self, messages: Sequence[Message], last: int) -> NDArray[np.int32]:
+    def increment(self, messages: Sequence[Message], last: int) -> Prompt:
         """Return the tokens that follow a reply which stopped with the token `last`: the end of its turn if it stopped
         at something else (`sampling.stop`), the messages, and the header of the next reply. Raises `ModelError` when
         the template does more than append."""
-        tokens = _remembered(self._appended, repr(messages), lambda: self._increments.after_reply(messages))
-        increment = np.asarray(tokens, dtype=np.int32)
+
+        def appended() -> Prompt:
+            return with_images(self._increments.after_reply(messages), messages, self._images)
+
+        increment = _remembered(self._appended, repr(messages), appended)
         if last in self.stop_token_ids:
             return increment
         assert self._end.token_id is not None, "increments were refused without one"
-        return np.concatenate([np.array([self._end.token_id], np.int32), increment])
+        return concatenated(Prompt(token_ids=np.array([self._end.token_id], np.int32)), increment)
 
     def refusal(self, roles: Sequence[str]) -> str | None:
         """Return why messages of these roles cannot be appended to a conversation; None when they can."""
@@ -142,7 +156,11 @@ class ChatRenderer:
         """Return the length of a task's prompt. Raises `ModelError` if the template ignores a part of it."""
         check_parts(self.tokenizer, task.messages, task.tools)
         arguments = arguments_with_tools(self._arguments, task.tools)
-        return len(prompt_ids(self.tokenizer, task.messages, arguments))
+        tokens = len(prompt_ids(self.tokenizer, task.messages, arguments))
+        images = [image for message in task.messages for image in message.images]
+        if images and self._images is None:
+            raise ModelError(NO_TOWER)
+        return tokens + sum(map(self._images.added_tokens, images)) if self._images else tokens
 
     def text(self, token_ids: NDArray[np.int32]) -> str:
         """Return the text for people and rewards, without the tokens that frame a turn."""

@@ -6,14 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
+from rlhf.chat.image_reader import ImageReader, concatenated, with_images
 from rlhf.chat.templates import NONE, ChatTokenizer, prompt_ids, prompt_text, refuse_surrogates
 from rlhf.chat.turn_end import ASKED_AND_ANSWERED, end_of_reply, mark_text, mark_tokens, with_reply
 from rlhf.errors import ModelError
-from rlhf.types import Message, Segment, TokenKind
+from rlhf.types import Message, Prompt, Segment, TokenKind
 
 QUESTION, REPLY = ASKED_AND_ANSWERED
 
@@ -85,6 +87,7 @@ def conversation(
     *,
     replies: ReplyEncoder,
     imitated: Sequence[int] | None = None,
+    images: ImageReader | None = None,
 ) -> Segment:
     """Return a conversation with the tokens of the chat template: before the first reply PROMPT, of each reply with its
     end of turn ACTION, and between replies ENV; what follows the last reply is left out. `imitated` are the places of
@@ -95,7 +98,7 @@ def conversation(
         raise ModelError("a demonstration needs an assistant message to imitate")
     advice = "write replies: last" if len(places) > 1 else "use a template that does"
     whole = prompt_text(tokenizer, messages[: places[-1] + 1], {**arguments, "add_generation_prompt": False})
-    pieces, read = list[tuple[TokenKind, list[int]]](), 0
+    pieces, read, heard_before = list[tuple[TokenKind, Prompt]](), 0, 0
     for place in places:
         asked = prompt_text(tokenizer, messages[:place], arguments)
         reply, ended, _ = whole[len(asked) :].partition(replies.end_mark)
@@ -107,17 +110,19 @@ def conversation(
         if lost := _left_out(messages[place], reply):
             raise ModelError(f"the chat template leaves out or rewrites a reply's {lost}; {advice}")
         heard = replies.following_ids(asked[read:]) if pieces else prompt_ids(tokenizer, messages[:place], arguments)
-        pieces += [
-            (TokenKind.ENV if pieces else TokenKind.PROMPT, heard),
-            (TokenKind.ACTION, replies.rendered_ids(reply)),
-        ]
+        shown = with_images(heard, messages[heard_before:place], images)
+        said = Prompt(token_ids=np.array(replies.rendered_ids(reply), np.int32))
+        pieces += [(TokenKind.ENV if pieces else TokenKind.PROMPT, shown), (TokenKind.ACTION, said)]
+        heard_before = place
         read = len(asked) + len(reply) + len(replies.end_mark)
-    token_ids = np.array([token for _, tokens in pieces for token in tokens], np.int32)
+    whole_prompt = reduce(concatenated, [tokens for _, tokens in pieces])
+    length = len(whole_prompt.token_ids)
     return Segment(
-        token_ids=token_ids,
-        kinds=np.repeat([kind for kind, _ in pieces], [len(tokens) for _, tokens in pieces]).astype(np.int8),
-        behaviour_logprobs=np.zeros(len(token_ids), np.float32),
-        versions=np.full(len(token_ids), -1, np.int32),
+        token_ids=whole_prompt.token_ids,
+        kinds=np.repeat([kind for kind, _ in pieces], [len(one.token_ids) for _, one in pieces]).astype(np.int8),
+        behaviour_logprobs=np.zeros(length, np.float32),
+        versions=np.full(length, -1, np.int32),
+        images=whole_prompt.images,
     )
 
 

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from jinja2 import TemplateError
 
+from rlhf.chat.image_reader import ImageReader, with_images
 from rlhf.errors import ModelError, Raised, catch
-from rlhf.types import Message, Segment, TokenKind, Tool
+from rlhf.images import IMAGE_MARK
+from rlhf.types import Message, Prompt, Segment, TokenKind, Tool
 from rlhf.untrusted_text import has_surrogate
 
 NONE: Mapping[str, Any] = {}
@@ -87,11 +89,20 @@ def as_chat(message: Message) -> dict[str, Any]:
         for call in message.tool_calls
     ]
     return (
-        {"role": message.role, "content": message.content}
+        {"role": message.role, "content": _parts(message) if message.images else message.content}
         | ({"tool_calls": calls} if calls else {})
         | ({"tool_call_id": message.tool_call_id} if message.tool_call_id is not None else {})
         | ({"reasoning_content": message.reasoning_content} if message.reasoning_content is not None else {})
     )
+
+
+def _parts(message: Message) -> list[dict[str, str]]:
+    """Return content with images as chat templates expect it, in parts."""
+    texts = message.content.split(IMAGE_MARK)
+    parts = [{"type": "text", "text": texts[0]}]
+    for text in texts[1:]:
+        parts += [{"type": "image"}, {"type": "text", "text": text}]
+    return [part for part in parts if part.get("text") != ""]
 
 
 def arguments_with_tools(arguments: Mapping[str, Any], tools: Sequence[Tool]) -> Mapping[str, Any]:
@@ -114,9 +125,10 @@ def demonstration(
     arguments: Mapping[str, Any] = NONE,
     *,
     replies: ReplyTokens,
+    images: ImageReader | None = None,
 ) -> Segment:
     """Return the chat prompt as PROMPT tokens, then the response with its end of turn as ACTION tokens."""
-    return _answered(prompt_ids(tokenizer, messages, arguments), replies(response))
+    return _answered(with_images(prompt_ids(tokenizer, messages, arguments), messages, images), replies(response))
 
 
 def comparison(
@@ -127,17 +139,20 @@ def comparison(
     arguments: Mapping[str, Any] = NONE,
     *,
     replies: ReplyTokens,
+    images: ImageReader | None = None,
 ) -> tuple[Segment, Segment]:
     """Return the demonstrations of two responses to one prompt, which is rendered once."""
-    prompt = prompt_ids(tokenizer, messages, arguments)
+    prompt = with_images(prompt_ids(tokenizer, messages, arguments), messages, images)
     return _answered(prompt, replies(chosen)), _answered(prompt, replies(rejected))
 
 
-def _answered(prompt: Sequence[int], reply: Sequence[int]) -> Segment:
-    length = len(prompt) + len(reply)
-    kinds = [TokenKind.PROMPT] * len(prompt) + [TokenKind.ACTION] * len(reply)
+def _answered(prompt: Prompt, reply: Sequence[int]) -> Segment:
+    asked = prompt.token_ids
+    length = len(asked) + len(reply)
+    kinds = [TokenKind.PROMPT] * len(asked) + [TokenKind.ACTION] * len(reply)
     return Segment(
-        token_ids=np.array([*prompt, *reply], np.int32),
+        token_ids=np.array([*asked, *reply], np.int32),
+        images=prompt.images,
         kinds=np.array(kinds, np.int8),
         behaviour_logprobs=np.zeros(length, np.float32),
         versions=np.full(length, -1, np.int32),

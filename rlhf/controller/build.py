@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from rlhf.chat.format_choice import format_for
+from rlhf.chat.image_reader import ImageReader
 from rlhf.chat.renderer import ChatRenderer
 from rlhf.cluster.config import ClusterConfig
 from rlhf.cluster.local import LocalCluster
@@ -205,10 +206,12 @@ def engine_settings(recipe: Recipe, model: str, stop_token_ids: tuple[int, ...],
 def context_reached(
     recipe: Recipe, tasks: Sequence[Sequence[Task]], prompt_tokens: Callable[[Task], int], context: int
 ) -> int:
-    """Return the most tokens of a prompt with its reply, by the longest prompt in characters; without tasks that ask,
-    the whole context of the model."""
+    """Return the most tokens of a prompt with its reply, by the longest prompt in characters where none has images;
+    without tasks that ask, the whole context of the model."""
     if not recipe.tasks_ask:
         return context
+    if shown := [task for own in tasks for task in own if any(message.images for message in task.messages)]:
+        return min(context, max(map(prompt_tokens, shown)) + recipe.sampling.max_tokens)
     longest = max(chain.from_iterable(tasks), key=lambda task: sum(len(message.content) for message in task.messages))
     return min(context, prompt_tokens(longest) + recipe.sampling.max_tokens)
 
@@ -220,7 +223,7 @@ async def make_publisher(recipe: Recipe, learner: RemoteLearner, serving: Servin
     publisher = Publisher(
         learner,
         serving.engines,
-        canary=canary(serving.facts.vocab_size, context_tokens, limits, seed=recipe.seed),
+        canary=canary(serving.facts.vocab_size, context_tokens, limits, seed=recipe.seed, image=serving.renderer.noise),
         phase_timeout_seconds=recipe.rollout.weight_sync_timeout_seconds,
     )
     if recipe.trainer.weight_sync.verify_at_start:
@@ -302,7 +305,8 @@ def load_renderer(recipe: Recipe, model: str, tools: Sequence[Tool] = ()) -> Cha
     trust = recipe.model.trust_remote_code
     tokenizer = load_tokenizer(model, trust_remote_code=trust)
     ends = declared_ends(model, trust_remote_code=trust)
-    renderer = ChatRenderer(tokenizer, recipe.data.chat_template_arguments, tools, ends)
+    images = ImageReader(model, trust_remote_code=trust) if recipe.model.tower else None
+    renderer = ChatRenderer(tokenizer, recipe.data.chat_template_arguments, tools, ends, images=images)
     if unknown := [token for token in recipe.sampling.stop_token_ids if token >= len(tokenizer)]:
         raise ConfigError(f"sampling.stop_token_ids has {unknown}, but {model} has only {len(tokenizer)} tokens")
     appends = recipe.environment is not None and recipe.environment.last_n is None

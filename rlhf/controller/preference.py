@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
 
+from rlhf.chat.image_reader import ImageReader
 from rlhf.chat.reply_tokens import ReplyEncoder
 from rlhf.chat.templates import arguments_with_tools, check_parts, comparison
 from rlhf.chat.turn_end import turn_end
@@ -143,13 +144,16 @@ def pair_renderer(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -
     tokenizer = load_tokenizer(model, trust_remote_code=trust)
     arguments = recipe.data.chat_template_arguments
     replies = ReplyEncoder(tokenizer, arguments).token_ids
+    images = ImageReader(model, trust_remote_code=trust) if recipe.model.tower else None
     for words in turn_end(tokenizer, arguments, declared_ends(model, trust_remote_code=trust)).told:
         tell(words)
 
     def fitted(pair: PreferencePair) -> PairOfSegments | None:
         check_parts(tokenizer, pair.prompt, pair.tools)
         offered = arguments_with_tools(arguments, pair.tools)
-        chosen, rejected = comparison(tokenizer, pair.prompt, pair.chosen, pair.rejected, offered, replies=replies)
+        chosen, rejected = comparison(
+            tokenizer, pair.prompt, pair.chosen, pair.rejected, offered, replies=replies, images=images
+        )
         made = PairOfSegments(chosen=chosen, rejected=rejected, margin=pair.margin or 0.0)
         return made if made.tokens <= context_tokens else None
 

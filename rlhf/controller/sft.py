@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from rlhf.chat.image_reader import ImageReader, with_images
 from rlhf.chat.reply_tokens import ReplyEncoder, conversation
 from rlhf.chat.templates import ChatTokenizer, arguments_with_tools, check_parts, demonstration, prompt_ids
 from rlhf.chat.turn_end import turn_end
@@ -68,9 +69,10 @@ def rendered(recipe: Recipe, model: str, context_tokens: int, tell: Tell) -> Ite
     tokenizer, ends = load_tokenizer(model, trust_remote_code=trust), declared_ends(model, trust_remote_code=trust)
     for words in turn_end(tokenizer, recipe.data.chat_template_arguments, ends).told:
         tell(words)
-    render = demonstration_renderer(recipe, tokenizer)
+    images = ImageReader(model, trust_remote_code=trust) if recipe.model.tower else None
+    render = demonstration_renderer(recipe, tokenizer, images)
     lessons = [
-        selected(recipe, load_demonstrations(config), key, tokenizer, context_tokens, tell)
+        selected(recipe, load_demonstrations(config), key, tokenizer, context_tokens, tell, images)
         for key, config in recipe.data.train_sets.items()
     ]
     order = mixed(recipe.data, lessons, recipe.seed)
@@ -84,14 +86,16 @@ def selected(
     tokenizer: ChatTokenizer,
     context: int,
     tell: Tell,
+    images: ImageReader | None = None,
 ) -> list[Demonstration]:
     """Return the demonstrations, after the examples of their set, whose prompts have the right length. Raises
     `DataError` for the first that is longer than the context, and `ModelError` for one that the chat template cannot
     render."""
-    arguments, render = recipe.data.chat_template_arguments, demonstration_renderer(recipe, tokenizer)
+    arguments, render = recipe.data.chat_template_arguments, demonstration_renderer(recipe, tokenizer, images)
 
     def prompt_tokens(one: Demonstration) -> int:
-        return len(prompt_ids(tokenizer, one.prompt, arguments_with_tools(arguments, one.tools)))
+        token_ids = prompt_ids(tokenizer, one.prompt, arguments_with_tools(arguments, one.tools))
+        return len(with_images(token_ids, one.prompt, images).token_ids)
 
     shown = with_shots(demonstrations, recipe.data, key, recipe.seed)
     kept = of_right_length(shown, recipe.data.train_sets[key], prompt_tokens, key, tell)
@@ -104,7 +108,9 @@ def selected(
     return kept
 
 
-def demonstration_renderer(recipe: Recipe, tokenizer: ChatTokenizer) -> RenderDemonstration:
+def demonstration_renderer(
+    recipe: Recipe, tokenizer: ChatTokenizer, images: ImageReader | None = None
+) -> RenderDemonstration:
     """Return a function that renders demonstrations by the chat template. It raises `ModelError`, which names the
     row."""
     arguments = recipe.data.chat_template_arguments
@@ -116,8 +122,10 @@ def demonstration_renderer(recipe: Recipe, tokenizer: ChatTokenizer) -> RenderDe
         try:
             check_parts(tokenizer, one.messages, one.tools)
             if len(one.replies) == 1 and not reply.tool_calls and not reply.reasoning_content:
-                return demonstration(tokenizer, one.prompt, reply.content, offered, replies=replies.token_ids)
-            return conversation(tokenizer, one.messages, offered, replies=replies, imitated=one.replies)
+                return demonstration(
+                    tokenizer, one.prompt, reply.content, offered, replies=replies.token_ids, images=images
+                )
+            return conversation(tokenizer, one.messages, offered, replies=replies, imitated=one.replies, images=images)
         except ModelError as error:
             raise ModelError(f"{one.where}: {error}") from None
 

@@ -89,6 +89,10 @@ class DatasetConfig(Config):
     """Column with the system message of a row; rows without it have none."""
     tools_column: str | None = "tools"
     """Column with the tools that the chat template shows, as functions; rows without it have none."""
+    images_column: str | None = "auto"
+    """Column with the row's images: files (relative to the dataset's), bytes or base64; `auto`: `images` or `image`.
+    `null` leaves it out. Its place is where the messages have a part of type `image` or `<image>`, or before the text.
+    """
     chosen_column: str | None = None
     """Column with the preferred of two replies, or with the conversation that ends with it: messages, or a transcript
     of `\\n\\nHuman: …` and `\\n\\nAssistant: …`. The prompt is then the common beginning of both conversations."""

@@ -19,7 +19,9 @@ from rlhf.data.columns import (
 )
 from rlhf.data.config import DatasetConfig
 from rlhf.data.expressions import row_text
+from rlhf.data.row_images import FROM_COLUMN, read_image
 from rlhf.errors import DataError
+from rlhf.images import IMAGE_MARK, Image
 from rlhf.types import Message, Tool, ToolCall
 
 ROLES = {
@@ -29,9 +31,11 @@ ROLES = {
 """The role of a message for each name that data sets give it."""
 NOT_READ = ("function_call", "mask", "thinking", "reasoning", "prefix", "images", "videos", "audio")
 """Keys of a message that would change what is trained, but are not supported."""
-SEEN = ("image", "images", "video", "videos", "audio", "audios")
-"""Columns with images, video or audio."""
-TEXT_ALONE = "models are trained on text alone"
+SEEN = ("video", "videos", "audio", "audios")
+"""Columns with video or audio."""
+TEXT_ALONE = "models are trained on text and images alone"
+IMAGES = ("image", "image_url", "input_image")
+"""Types of a part that is an image."""
 WEIGHTS = ("weight", "train", "loss", "loss_weight", "loss_mask", "trainable", "training")
 """More of them, which change nothing where they are 1."""
 CONVERSATION = re.compile(r"\s*\[\s*\{\s*['\"](role|from|content|value)['\"]\s*:")
@@ -122,28 +126,36 @@ def _message(given: Mapping[str, Any], where: str) -> Message:
     calls = tuple(_tool_call(one, where) for one in from_json(given.get("tool_calls")) or ())
     reasoning = given.get("reasoning_content")
     call_id = given.get("tool_call_id")
+    content, images = _content(given.get("content", given.get("value")), where, may_lack=bool(calls))
     return Message(
         role=role,
-        content=_content(given.get("content", given.get("value")), where, may_lack=bool(calls)),
+        content=content,
+        images=images,
         tool_calls=calls,
         tool_call_id=None if call_id is None else str(call_id),
-        reasoning_content=None if reasoning is None else _content(reasoning, where),
+        reasoning_content=None if reasoning is None else _content(reasoning, where)[0],
     )
 
 
-def _content(given: Any, where: str, *, may_lack: bool = False) -> str:
-    """Return the text of a message, also of one in parts."""
+def _content(given: Any, where: str, *, may_lack: bool = False) -> tuple[str, tuple[Image, ...]]:
+    """Return the text of a message, also of one in parts, with a mark for each of its images."""
     if given is None and may_lack:
-        return ""
-    parts = given if isinstance(given, list) else [given]
-    kinds = [part.get("type") for part in parts if isinstance(part, Mapping)]
-    if seen := [kind for kind in kinds if isinstance(kind, str) and kind.startswith(("image", "video", "audio"))]:
-        raise DataError(f"{where} has a part of type {seen[0]!r}, and {TEXT_ALONE}; remove the row, or the part")
-    texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else part for part in parts]
-    known = [text for text in texts if isinstance(text, str)]
-    if len(known) < len(parts):
-        raise DataError(f"{where} must have text as content, but reads {short_value(given)}")
-    return _whole("".join(known), where)
+        return "", ()
+    texts, images = list[str](), list[Image]()
+    for part in given if isinstance(given, list) else [given]:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        text = part.get("text") if kind == "text" else part
+        if kind in IMAGES:
+            own = any(part.get(key) is not None for key in ("image", "image_url", "bytes", "url", "path"))
+            images.append(read_image(part, None, f"{where}, image {len(images) + 1}") if own else FROM_COLUMN)
+            texts.append(IMAGE_MARK)
+        elif isinstance(kind, str) and kind.startswith(("video", "audio")):
+            raise DataError(f"{where} has a part of type {kind!r}, and {TEXT_ALONE}; remove the row, or the part")
+        elif isinstance(text, str):
+            texts.append(text)
+        else:
+            raise DataError(f"{where} must have text as content, but reads {short_value(given)}")
+    return _whole("".join(texts), where), tuple(images)
 
 
 def _whole(text: str, where: str) -> str:

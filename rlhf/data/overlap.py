@@ -17,11 +17,11 @@ Questions = Mapping[str, Sequence[str]]
 
 def questions_of(tasks: Sequence[Task], config: DatasetConfig) -> list[str]:
     """Return the question of each task, without the recipe's additions; a task of an environment has no question."""
-    return [_question(task, config) for task in tasks if task.messages]
+    return [_question(task, config) + _images(task.messages) for task in tasks if task.messages]
 
 
 def questions_of_pairs(pairs: Sequence[PreferencePair]) -> list[str]:
-    return [_text(pair.prompt) for pair in pairs]
+    return [_text(pair.prompt) + _images(pair.prompt) for pair in pairs]
 
 
 def check_overlap(data: DataConfig, train: Questions, held_out: Questions, tell: Callable[[str], None]) -> None:
@@ -49,6 +49,10 @@ def _question(task: Task, config: DatasetConfig) -> str:
     if prompt is None and config.template:
         return task.messages[-1].content.strip()
     return _text(task.messages) if prompt is None else json.dumps(prompt, sort_keys=True, default=str)
+
+
+def _images(messages: Sequence[Message]) -> str:
+    return "".join(image.sha256 for message in messages for image in message.images)
 
 
 def _text(messages: Sequence[Message]) -> str:

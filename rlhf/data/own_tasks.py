@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from rlhf.config import load_bound
 from rlhf.data.columns import column_of, short_value
 from rlhf.data.config import DatasetConfig
-from rlhf.data.conversations import TEXT_ALONE
 from rlhf.data.preference import PairSet, pair_from_task, pair_set
 from rlhf.errors import DataError, Raised, catch, describe_error
+from rlhf.images import IMAGE_MARK
 from rlhf.types import Message, Task
 
 T = TypeVar("T")
@@ -75,8 +75,8 @@ def _wrong_part(task: Task) -> str:
         return f"messages is {short_value(messages)}; it must be a tuple of rlhf.types.Message"
     if not isinstance(task.id, str) or not isinstance(task.answer, str | None):
         return f"id and answer must be text, they are {short_value(task.id)} and {short_value(task.answer)}"
-    if task.images:
-        return f"it has images, and {TEXT_ALONE}"
+    if any(one.content.count(IMAGE_MARK) != len(one.images) for one in messages if one.images):
+        return "a message has not one rlhf.types.IMAGE_MARK in its content for each of its images"
     return "" if isinstance(task.row, Mapping) else f"row is {short_value(task.row)}; it must be a mapping"
 
 

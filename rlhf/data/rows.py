@@ -10,6 +10,7 @@ from rlhf.data.columns import Row, check_columns, column_text, column_value, sho
 from rlhf.data.config import DatasetConfig
 from rlhf.data.conversations import chat_of, system_of, tools_of
 from rlhf.data.expressions import row_text
+from rlhf.data.row_images import with_row_images
 from rlhf.errors import DataError
 from rlhf.types import Message, Task
 
@@ -73,8 +74,9 @@ def messages_of(config: DatasetConfig, row: Row, where: str) -> tuple[Message, .
 
 
 def dressed(config: DatasetConfig, row: Row, prompt: Sequence[Message], where: str) -> tuple[Message, ...]:
-    """Add the system message and the recipe's suffix to a prompt. Raises `DataError` if it has no place for them."""
-    *before, last = prompt
+    """Add the row's images, the system message and the recipe's suffix to a prompt. Raises `DataError` if it has no
+    place for them."""
+    *before, last = with_row_images(config, row, prompt, where)
     if config.prompt_suffix and last.role != "user":
         raise DataError(f"{where} does not end with a question that prompt_suffix could follow; remove prompt_suffix")
     rule = system_of(config, row, where)

@@ -19,7 +19,8 @@ TEMPLATE_TOKENS, MESSAGE_TOKENS, JSON_TOKENS = 512, 32, 4
 
 def doubtful(items: Iterable[T], tokens: int) -> Iterator[T]:
     """Iterate over the conversations that need a tokenizer to be judged: those that may have more than `tokens`, of
-    which each has at least one byte, and the first with tools, tool calls, reasoning or several replies to imitate."""
+    which each has at least one byte, those with images, and the first with tools, tool calls, reasoning or several
+    replies to imitate."""
     seen, around = set[tuple[bool, ...]](), min(TEMPLATE_TOKENS, tokens // 4)
     for item in items:
         tools: Sequence[Tool] = item.tools
@@ -30,7 +31,7 @@ def doubtful(items: Iterable[T], tokens: int) -> Iterator[T]:
         most += JSON_TOKENS * len(repr(beside)) * bool(beside) + around
         several = isinstance(item, Demonstration) and len(item.replies) > 1
         form = (bool(tools), len(beside) > len(tools), any(one.reasoning_content for one in messages), several)
-        if most > tokens or (any(form) and form not in seen):
+        if most > tokens or any(one.images for one in messages) or (any(form) and form not in seen):
             yield item
         seen.add(form)
 

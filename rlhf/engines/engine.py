@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from rlhf.cluster.worker import Worker, WorkerHandle
 from rlhf.engines.config import RolloutConfig
+from rlhf.engines.known_images import KnownImages
 from rlhf.engines.vllm.engine_worker import Delivered, EngineWorker
 from rlhf.engines.vllm.settings import CPU_SEQUENCES, EngineFacts, GenerateRequest
-from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, ModelError, RlhfError, WorkerDied, WorkerFailed
+from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, RlhfError, WorkerDied, WorkerFailed
+from rlhf.images import PlacedImage
 from rlhf.types import Completion, FinishReason, PolicyVersion, Prompt, SampledTokens, Sampling, TokenLogprobs
 from rlhf.weight_sync.types import Load, Manifest, Rendezvous, Seconds
 
@@ -156,6 +158,7 @@ class RemoteEngine:
         self._clock = RunningClock()
         self._ids = itertools.count()
         self._outbox: list[GenerateRequest] = []
+        self._images = KnownImages()
         self._pending: dict[str, _Pending] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending: asyncio.Task[None] | None = None
@@ -175,9 +178,7 @@ class RemoteEngine:
         self, prompt: Prompt, *, sampling: Sampling, seed: int, session: str, partial: PartialReply | None = None
     ) -> Completion:
         """Return one reply; `seed` determines all its draws. It begins with the tokens of `partial`, which gets further
-        ones as they arrive. Raises `ModelError` for a prompt with images."""
-        if prompt.images:
-            raise ModelError(f"the prompt of session {session} has images; engines take only text")
+        ones as they arrive."""
         if self._lost:
             raise self._lost
         if partial is None or sampling.structure:  # a grammar begins with the reply, not in its middle
@@ -194,6 +195,7 @@ class RemoteEngine:
                 sampled=len(before.token_ids),
                 structure=sampling.structure,
                 policy=prompt.policy,
+                images=self._images.asked_about(prompt.images),
             )
         )
         asyncio.get_running_loop().call_soon(self._send)  # with those that come in this turn of the event loop
@@ -212,9 +214,11 @@ class RemoteEngine:
             raise DeadlinePassed(f"{self.name} (session {session})", seconds)
         return completion
 
-    async def token_logprobs(self, token_ids: NDArray[np.int32], policy: str = "") -> TokenLogprobs:
-        """Return log-probs of given tokens at temperature 1."""
-        return await self._call(lambda engine: engine.token_logprobs(token_ids, policy))
+    async def token_logprobs(
+        self, token_ids: NDArray[np.int32], policy: str = "", images: Sequence[PlacedImage] = ()
+    ) -> TokenLogprobs:
+        """Return log-probs of given tokens at temperature 1, each row with the same images."""
+        return await self._call(lambda engine: engine.token_logprobs(token_ids, policy, images))
 
     async def extend(self, token_ids: NDArray[np.int32], tokens: int, policy: str = "") -> Completion:
         """Sample `tokens` more tokens after `token_ids`, at temperature 1."""
@@ -299,7 +303,8 @@ class RemoteEngine:
             return
         batch, self._outbox = [request for request in self._outbox if request.id in self._pending], []
         if batch:
-            self._sending = self._spawn(self._call(lambda engine: engine.submit(batch)))
+            new, forgotten = self._images.sent_with(batch)
+            self._sending = self._spawn(self._call(lambda engine: engine.submit(batch, new, forgotten)))
             self._sending.add_done_callback(lambda _: self._sent(batch))
 
     def _sent(self, batch: Sequence[GenerateRequest]) -> None:

@@ -22,9 +22,9 @@ LINEAR_HEAD = 64
 class TinyModelConfig(Config):
     """A small causal LM made from the recipe, with a byte tokenizer and a chat template."""
 
-    architecture: Literal["llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_5"] = "qwen2"
+    architecture: Literal["llama", "qwen2", "qwen3", "qwen3_moe", "qwen3_5", "qwen3_vl"] = "qwen2"
     """Model architecture, as transformers and vLLM implement it. `qwen3_5` alternates linear and full attention; its
-    engine needs `model.dtype: bfloat16` on a CPU."""
+    engine needs `model.dtype: bfloat16` on a CPU. `qwen3_vl` sees images (`model.tower`)."""
     hidden_size: int = Field(128, ge=32)
     """Width of the residual stream."""
     intermediate_size: int = Field(512, ge=32)
@@ -58,6 +58,11 @@ class TinyModelConfig(Config):
         return self
 
     @property
+    def sees(self) -> bool:
+        """Whether it has a tower for images."""
+        return self.architecture == "qwen3_vl"
+
+    @property
     def of_architecture(self) -> dict[str, Any]:
         """The settings that only this architecture has."""
         if self.architecture == "qwen3_moe":
@@ -76,6 +81,11 @@ class TinyModelConfig(Config):
                 "linear_key_head_dim": LINEAR_HEAD,
                 "linear_value_head_dim": LINEAR_HEAD,
             }
+        if self.sees:
+            half = self.hidden_size // self.heads // 2
+            sections = [half - 2 * (half // 3), half // 3, half // 3]
+            rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections, "mrope_interleaved": True}
+            return {"rope_parameters": rope}
         return {}
 
 
@@ -141,6 +151,9 @@ class ModelConfig(Config):
     offload_activations: bool = False
     """Keep what recomputing starts from, one hidden state a layer, in the machine's memory; needs
     `gradient_checkpointing`. For very long rows: it costs two copies between device and machine a layer."""
+    tower: Literal["frozen", "trained"] | None = None
+    """Show images to the model, through its vision tower: `frozen` keeps the tower and its projection as they are,
+    `trained` trains them too. Without it a model that could see is trained on text, and engines load no tower."""
     trust_remote_code: bool = False
     """Allow a model folder to bring its own code."""
     loader: str | None = None
@@ -159,6 +172,12 @@ class ModelConfig(Config):
             raise ValueError(
                 "model.warmup: only a tiny model is warmed up; for a given model run a recipe of kind: sft first"
             )
+        if self.tower == "trained" and self.lora:
+            raise ValueError(
+                "model.tower is trained, but model.lora trains adapters of the language part alone; set tower: frozen"
+            )
+        if self.tower and self.tiny and not self.tiny.sees:
+            raise ValueError(f"model.tower: {self.tiny.architecture} has none; set tiny.architecture: qwen3_vl")
         if self.offload_activations and not self.gradient_checkpointing:
             raise ValueError(
                 "model.offload_activations keeps what recomputing starts from: set model.gradient_checkpointing too"

@@ -94,6 +94,7 @@ def load_policy(
     trust_remote_code: bool = False,
     loader: str | None = None,
     sharding: Sharding | None = None,
+    trains_tower: bool = False,
 ) -> PreTrainedModel:
     """Return a causal LM ready for training: without dropout, so that its log-probs are those of the policy that
     sampled. The user's own `loader` replaces `from_pretrained`; otherwise a `sharding` loads it in shards."""
@@ -109,7 +110,12 @@ def load_policy(
         )
     if model.can_generate():
         model.generation_config, _ = savable(read_generation(path) or model.generation_config)
-    ready_to_train(model, gradient_checkpointing=gradient_checkpointing, offload_activations=offload_activations)
+    ready_to_train(
+        model,
+        gradient_checkpointing=gradient_checkpointing,
+        offload_activations=offload_activations,
+        trains_tower=trains_tower,
+    )
     return model
 
 
@@ -133,14 +139,18 @@ def without_dropout(config: Any) -> Any:
 
 
 def ready_to_train(
-    model: PreTrainedModel, *, gradient_checkpointing: int = 0, offload_activations: bool = False
+    model: PreTrainedModel,
+    *,
+    gradient_checkpointing: int = 0,
+    offload_activations: bool = False,
+    trains_tower: bool = False,
 ) -> None:
     """Turn off randomness in the forward pass (dropout, router noise), because log-probs must be those of the policy
     that sampled. Modules are in evaluation mode; gradients are still computed. Of every `gradient_checkpointing` layers
     one is recomputed in the backward pass (0: none), from a hidden state that may be offloaded."""
     model.eval()  # type: ignore[no-untyped-call]
     for tower in towers(model):
-        tower.requires_grad_(False)
+        tower.requires_grad_(trains_tower)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(
             gradient_checkpointing_kwargs={"use_reentrant": False}, every_n_layers=int(gradient_checkpointing)

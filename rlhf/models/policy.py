@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rlhf.images import RowImages
 from rlhf.models.attention import decoder_of
 from rlhf.models.blocks import blocks_of
 from rlhf.models.head import HeadPass, behind_head
 from rlhf.models.sequence_rows import sequence_rows
 from rlhf.models.transformers_internals import attends_in_blocks
+from rlhf.models.vision import Vision, apart, image_arguments
 
 
 class RowForward(Protocol):
@@ -23,9 +26,17 @@ class RowForward(Protocol):
         """Why each sequence is alone; empty if they are packed."""
 
     def hidden(
-        self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
+        self,
+        model: PreTrainedModel,
+        token_ids: Tensor,
+        position_ids: Tensor,
+        places: Tensor,
+        images: RowImages | None = None,
     ) -> tuple[Tensor | slice, Tensor]:
         """Return which of the flat `places` `int64 [A]` are this process's, and the hidden states there, `[own, H]`."""
+
+    def forget_images(self) -> None:
+        """Forget what a frozen tower saw."""
 
     def joined(self, own: Tensor, held: Tensor | slice) -> Tensor:
         """Combine the values `own` `[own]` of this process's places into the values of all places: `[A]`."""
@@ -36,10 +47,32 @@ class WholeRows:
 
     why_alone = ""
 
+    def __init__(self, vision: Vision | None = None) -> None:
+        self.vision = vision
+
     def hidden(
-        self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
+        self,
+        model: PreTrainedModel,
+        token_ids: Tensor,
+        position_ids: Tensor,
+        places: Tensor,
+        images: RowImages | None = None,
     ) -> tuple[slice, Tensor]:
-        return slice(None), hidden_states(model, token_ids, position_ids).flatten(0, 1)[places]
+        tokens = self._tokens(model, token_ids, position_ids, images)
+        return slice(None), hidden_states(model, tokens, position_ids).flatten(0, 1)[places]
+
+    def _tokens(
+        self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor | None, images: RowImages | None
+    ) -> dict[str, Any]:
+        """Return the decoder's arguments for the tokens, and for their positions where images change these."""
+        if images is None:
+            return {"input_ids": token_ids}
+        assert self.vision is not None, "runs without model.tower refuse images"
+        return image_arguments(model, token_ids, position_ids, images, self.vision)
+
+    def forget_images(self) -> None:
+        if self.vision:
+            self.vision.forget()
 
     def joined(self, own: Tensor, held: Tensor | slice) -> Tensor:
         return own
@@ -48,15 +81,22 @@ class WholeRows:
 class SequencesAlone(WholeRows):
     """Computes every sequence in its own row, for models that packed rows would change, or on demand."""
 
-    def __init__(self, why_alone: str) -> None:
+    def __init__(self, why_alone: str, vision: Vision | None = None) -> None:
+        super().__init__(vision)
         self.why_alone = why_alone
 
     def hidden(
-        self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
+        self,
+        model: PreTrainedModel,
+        token_ids: Tensor,
+        position_ids: Tensor,
+        places: Tensor,
+        images: RowImages | None = None,
     ) -> tuple[slice, Tensor]:
         rows = sequence_rows(position_ids)
-        # No positions and no mask: the tokens' order says all.
-        hidden: Tensor = decoder_of(model)(input_ids=rows.apart(token_ids), use_cache=False).last_hidden_state
+        tokens = self._tokens(model, rows.apart(token_ids), None, None if images is None else apart(rows, images))
+        # No mask, and no positions but those of images: the tokens' order says all.
+        hidden: Tensor = decoder_of(model)(**tokens, use_cache=False).last_hidden_state
         return slice(None), hidden.flatten(0, 1)[rows.places[places]]
 
 
@@ -78,11 +118,12 @@ class PolicyModel(nn.Module):
         *,
         entropy_gradient: bool = False,
         most: int = 0,
+        images: RowImages | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Log-probs and entropies, both `float32 [A]`, of the tokens at flat positions `targets` `int64 [A]` of
         `token_ids` `[R, L]`. Each is conditioned on the preceding tokens of its sequence, the last of which is at flat
         position `sources`. `most` is the largest A of the ranks that compute at the same time."""
-        held, hidden = self.rows.hidden(self.model, token_ids, position_ids, sources)
+        held, hidden = self.rows.hidden(self.model, token_ids, position_ids, sources, images)
         # Without targets the result is empty but depends on every weight: a padding micro-batch runs the same backward
         # pass as any other, because all ranks must take part in every collective.
         logprobs, entropies = self.head_pass(
@@ -109,13 +150,13 @@ def logits_of(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     return behind_head(model.config)(head(hidden))
 
 
-def hidden_states(model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor) -> Tensor:
-    """Return the last hidden states `[R, L, H]` of `token_ids` `[R, L]`. `position_ids` restarts at 0 in each sequence
-    of a row, and continues from p > 0 where another branch of the same sequence begins. A mask of ones, a cache, or a
-    missing mask in a model that ignores positions would silently join the sequences."""
-    output = decoder_of(model)(
-        input_ids=token_ids, position_ids=position_ids, use_cache=False, **row_arguments(model, position_ids)
-    )
+def hidden_states(model: PreTrainedModel, tokens: Mapping[str, Any], position_ids: Tensor) -> Tensor:
+    """Return the last hidden states `[R, L, H]` of rows, whose `tokens` are `input_ids` `[R, L]` or `image_arguments`.
+    `position_ids` restarts at 0 in each sequence of a row, and continues from p > 0 where another branch of
+    the same sequence begins. A mask of ones, a cache, or a missing mask in a model that ignores positions would
+    silently join the sequences."""
+    given = {"position_ids": position_ids, "use_cache": False, **row_arguments(model, position_ids), **tokens}
+    output = decoder_of(model)(**given)
     hidden: Tensor = output.last_hidden_state
     return hidden
 

@@ -9,14 +9,19 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rlhf.chat.image_reader import ImageReader
 from rlhf.errors import ModelError
 from rlhf.models.attention import decoder_of
 from rlhf.models.config import Packing
 from rlhf.models.failures import UNKNOWN, cause_of, concerns_model
+from rlhf.models.image_probe import rows_with_images
 from rlhf.models.policy import RowForward, SequencesAlone, WholeRows, logits_of
 from rlhf.models.rounding import rounded
 from rlhf.models.stateful_layers import separate_states
+from rlhf.models.vision import Vision
 
+Sight = tuple[ImageReader, Vision]
+"""How a model that is shown images gets them, and its tower."""
 TOLERANCE = 1e-3
 """In nats, for float32, where rounding is below 1e-5, and a wrong result is off by one or more."""
 MARGIN = 4
@@ -30,40 +35,64 @@ WINDOWS = (
 """Names in configurations of the number of tokens that one token sees."""
 
 
+def sight_of(tower: str | None, path: str, *, trust_remote_code: bool = False) -> Sight | None:
+    """Return the reader and the tower of a model with this `model.tower`; None for one that trains on text."""
+    if tower is None:
+        return None
+    return ImageReader(path, trust_remote_code=trust_remote_code), Vision(frozen=tower == "frozen")
+
+
 def proved_rows(
-    model: PreTrainedModel, path: str, *, device: str = "cpu", setting: str = "model.path", packing: Packing = "auto"
+    model: PreTrainedModel,
+    path: str,
+    *,
+    device: str = "cpu",
+    setting: str = "model.path",
+    packing: Packing = "auto",
+    sight: Sight | None = None,
 ) -> RowForward:
-    """Move the model to `device`, and return how it computes packed rows correctly: whole if a test proves it, else
-    every sequence alone, unless `packing` is `always`. Raises `ModelError` naming what differs."""
+    """Move the model to `device`, and return how it computes packed rows correctly, with `sight` also rows with images:
+    whole if a test proves it, else every sequence alone, unless `packing` is `always`. Raises `ModelError` naming what
+    differs."""
+    reader, vision = sight or (None, None)
     nn.Module.to(model, device)
     if packing == "never":
         why = "trainer.packing is never"
     else:
         separate_states(model)
         try:
-            check_packed_forward(model, path, setting=setting)
-            return WholeRows()
+            whole = WholeRows(vision)
+            check_packed_forward(model, path, setting=setting, rows=whole, reader=reader)
+            return whole
         except ModelError as refused:
             if packing == "always":
                 raise
             why = str(refused)
-    alone = SequencesAlone(why)
-    check_packed_forward(model, path, setting=setting, rows=alone)
+    alone = SequencesAlone(why, vision)
+    check_packed_forward(model, path, setting=setting, rows=alone, reader=reader)
     return alone
 
 
 def check_packed_forward(
-    model: PreTrainedModel, path: str, *, setting: str = "model.path", rows: RowForward | None = None
+    model: PreTrainedModel,
+    path: str,
+    *,
+    setting: str = "model.path",
+    rows: RowForward | None = None,
+    reader: ImageReader | None = None,
 ) -> None:
-    """Compare packed rows, as `rows` computes them, with single sequences: short ones, and some that are longer than
-    any window in the configuration. Raises `ModelError` naming what differs."""
+    """Compare packed rows, as `rows` computes them, with single sequences: short ones, some that are longer than any
+    window in the configuration, and with a `reader` some with images. Raises `ModelError` naming what differs."""
     named = f"{setting}={path}"
+    rows = rows or WholeRows()
     try:
-        _check(model, named, rows or WholeRows())
+        _check(model, named, rows)
+        if reader:
+            _check_images(model, named, rows, reader)
     except UNKNOWN as error:
         if not concerns_model(error):
             raise
-        what = "a sequence alone" if rows else "packed sequences"
+        what = "a sequence alone" if rows.why_alone else "packed sequences"
         raise ModelError(f"{named}: {type(model).__name__} does not take {what} ({cause_of(error)})") from error
 
 
@@ -80,6 +109,21 @@ def _check(model: PreTrainedModel, named: str, rows: RowForward) -> None:
                 what = "hidden states" if _head(model) is None else "logits"
                 beyond = f" longer than the attention window of {longer} tokens" if longer else ""
                 _refuse(found, alone, allowed, named, f"{what} of packed sequences{beyond} ({layout})")
+
+
+def _check_images(model: PreTrainedModel, named: str, rows: RowForward, reader: ImageReader) -> None:
+    with torch.no_grad():
+        found, expected = rows_with_images(model, rows, reader)
+        found, expected = [_shown(model, one) for one in found], [_shown(model, one) for one in expected]
+        allowed = TOLERANCE
+        if model.dtype != torch.float32:
+            rows.forget_images()
+            with rounded(model):
+                allowed = MARGIN * _gap(
+                    [_shown(model, one) for one in rows_with_images(model, rows, reader)[1]], expected
+                )
+        rows.forget_images()
+        _refuse(found, expected, allowed, named, "logits of sequences with images")
 
 
 def _check_head(model: PreTrainedModel, named: str) -> None:

@@ -16,6 +16,7 @@ from transformers import (
 from transformers.modeling_layers import GenericForSequenceClassification
 
 from rlhf.errors import ModelError
+from rlhf.images import RowImages
 from rlhf.models.deepspeed_internals import local_part
 from rlhf.models.loading import (
     DTYPES,
@@ -42,10 +43,12 @@ class ScalarHead(nn.Module):
         super().__init__()
         self.model, self.rows = model, rows or WholeRows()
 
-    def forward(self, token_ids: Tensor, position_ids: Tensor, places: Tensor) -> Tensor:
+    def forward(
+        self, token_ids: Tensor, position_ids: Tensor, places: Tensor, *, images: RowImages | None = None
+    ) -> Tensor:
         """Return the head's values `float32 [A]` at the flat positions `places` `int64 [A]` of `token_ids` `[R, L]`,
         packed as for `PolicyModel`, each for its sequence up to and including that token."""
-        held, hidden = self.rows.hidden(self.model, token_ids, position_ids, places)
+        held, hidden = self.rows.hidden(self.model, token_ids, position_ids, places, images)
         # Without places this is empty but depends on every weight, as padding must: see `PolicyModel.forward`.
         numbers: Tensor = self.model.get_submodule(HEAD)(hidden)
         return self.rows.joined(numbers[:, 0].float(), held)
@@ -62,6 +65,7 @@ def load_scalar(
     fresh_head: bool = False,
     setting: str = "model.path",
     sharding: Sharding | None = None,
+    trains_tower: bool = False,
 ) -> PreTrainedModel:
     """Return a sequence-classification model with one label, ready for training and without dropout. With `fresh_head`
     any language model's folder can be used, and the new head is exactly zero. Otherwise `ModelError` says what the
@@ -92,7 +96,12 @@ def load_scalar(
             local_part(head.weight).zero_()
         tokenizer = bare_tokenizer(path, trust_remote_code=trust_remote_code, setting=setting)
         pad_alike(model, tokenizer)
-    ready_to_train(model, gradient_checkpointing=gradient_checkpointing, offload_activations=offload_activations)
+    ready_to_train(
+        model,
+        gradient_checkpointing=gradient_checkpointing,
+        offload_activations=offload_activations,
+        trains_tower=trains_tower,
+    )
     return model
 
 

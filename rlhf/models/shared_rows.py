@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from transformers import AttentionInterface, PreTrainedModel
 
 from rlhf.errors import ModelError
+from rlhf.images import RowImages
 from rlhf.models.attention import attention, decoder_of
 from rlhf.models.blocks import blocks_of
 from rlhf.models.stateful_layers import stateful_layers
@@ -34,8 +35,15 @@ class Team:
     why_alone: str = ""
 
     def hidden(
-        self, model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor, places: Tensor
+        self,
+        model: PreTrainedModel,
+        token_ids: Tensor,
+        position_ids: Tensor,
+        places: Tensor,
+        images: RowImages | None = None,
     ) -> tuple[Tensor, Tensor]:
+        if images is not None:
+            raise ModelError(f"trainer.deepspeed.sequence_parallel is {self.size}, but rows with images need 1")
         shard = Shard(length=token_ids.shape[1], size=self.size, rank=self.rank)
         hidden = decoder_of(model)(
             input_ids=shard.of(token_ids),
@@ -48,6 +56,9 @@ class Team:
         ).last_hidden_state
         held = shard.holds(places)
         return held, hidden.flatten(0, 1)[shard.here(places[held])]
+
+    def forget_images(self) -> None:
+        """Ranks that share rows see no images."""
 
     def joined(self, own: Tensor, held: Tensor | slice) -> Tensor:
         joined: Tensor = _Joined.apply(own, held, self.group)  # type: ignore[no-untyped-call]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,15 @@ from transformers.modeling_utils import _get_resolved_checkpoint_files
 def attends_in_blocks(model: PreTrainedModel) -> bool:
     """Whether the argument `blocks` of the model's forward pass reaches the attention of its layers."""
     return bool(model._supports_attention_backend) and model.config._attn_implementation == "sdpa"
+
+
+def processed_image(processor: Any, picture: Any) -> tuple[Mapping[str, Any], str]:
+    """Return the tensors of an image, and the text that the model's processor writes in place of its mark."""
+    settings = processor._merge_kwargs(
+        processor.valid_processor_kwargs, tokenizer_init_kwargs=processor.tokenizer.init_kwargs, return_tensors="pt"
+    )
+    tensors, (expansion,) = processor._process_images([picture], **settings["images_kwargs"])
+    return tensors, expansion
 
 
 def checkpoint_files(model: PreTrainedModel, path: str) -> list[str]:

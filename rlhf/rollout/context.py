@@ -7,22 +7,28 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.types import Completion, Routing, Segment, ThreadKind, TokenKind, Turn
+from rlhf.chat.image_reader import concatenated
+from rlhf.types import Completion, Prompt, Routing, Segment, ThreadKind, TokenKind, Turn
 
 
 class Context:
     """A prompt, followed by replies and the environment's messages after each. Append-only."""
 
-    def __init__(self, prompt: NDArray[np.int32]) -> None:
-        self.token_ids = prompt
-        """All tokens so far, `int32 [T]`."""
-        self._prompt_tokens = len(prompt)
+    def __init__(self, prompt: Prompt) -> None:
+        self.prompt = prompt
+        """All tokens so far, and the images among them."""
+        self._prompt_tokens = len(prompt.token_ids)
         self._turns: list[Turn] = []
         self._replies: list[Completion] = []
         self._routing: list[Routing] = []
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def token_ids(self) -> NDArray[np.int32]:
+        """All tokens so far, `int32 [T]`."""
+        return self.prompt.token_ids
 
     @property
     def last(self) -> int:
@@ -32,16 +38,16 @@ class Context:
         """Append a reply of the policy with the token ids as sampled; it is one turn, and that `message` of the
         conversation."""
         start = len(self)
-        self.append_tokens(completion.token_ids)
+        self.append(Prompt(token_ids=completion.token_ids))
         self._replies.append(completion)
         if completion.routing is not None:
             # Tokens sampled earlier keep their experts.
             self._routing.append(completion.routing[sum(map(len, self._routing)) :])
         self._turns.append(Turn(start=start, stop=len(self), message=message))
 
-    def append_tokens(self, token_ids: NDArray[np.int32]) -> None:
+    def append(self, behind: Prompt) -> None:
         """Append the environment's messages and the header of the next reply."""
-        self.token_ids = np.concatenate([self.token_ids, token_ids], dtype=np.int32)
+        self.prompt = concatenated(self.prompt, behind)
 
     def reward_turn(self, reward: float | None) -> None:
         self._turns[-1] = replace(self._turns[-1], reward=reward)
@@ -78,4 +84,5 @@ class Context:
             turns=tuple(self._turns),
             routing=routing,
             thread=thread,
+            images=self.prompt.images,
         )

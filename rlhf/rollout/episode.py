@@ -17,7 +17,6 @@ from rlhf.types import (
     Failed,
     FinishReason,
     Message,
-    Prompt,
     Sampling,
     Task,
     Timings,
@@ -88,7 +87,7 @@ class EpisodeState:
         """Ask for one reply to the whole context, within the budgets of turn and context; `receive` takes it."""
         self.asked_at = time.monotonic()
         return policy.engine.generate(
-            Prompt(token_ids=self.history.context.token_ids, policy=self.policy),
+            replace(self.history.context.prompt, policy=self.policy),
             sampling=replace(policy.sampling, max_tokens=self.room(policy)),
             seed=policy.seed_of(turn),
             session=policy.session,

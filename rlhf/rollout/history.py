@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from rlhf.chat.conversation import joined
 from rlhf.chat.renderer import ChatRenderer
 from rlhf.chat.thinking import HEADER_TOKENS, begun_thinking
@@ -36,7 +34,7 @@ class FullHistory:
 
     def __init__(self, renderer: ChatRenderer, first: Sequence[Message]) -> None:
         self._renderer = renderer
-        self.context = Context(renderer.prompt(first).token_ids)
+        self.context = Context(renderer.prompt(first))
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -44,9 +42,9 @@ class FullHistory:
 
     def grow(self, reply: str, messages: Sequence[Message], max_tokens: int) -> bool:
         increment = self._renderer.increment(messages, self.context.last)
-        if len(self.context) + len(increment) >= max_tokens:
+        if len(self.context) + len(increment.token_ids) >= max_tokens:
             return False
-        self.context.append_tokens(increment)
+        self.context.append(increment)
         return True
 
 
@@ -59,14 +57,14 @@ class LastTurns:
         self._renderer, self._head, self._shown = renderer, tuple(head), turns
         self._turns: list[tuple[Message, ...]] = []
         self._done: list[Segment] = []
-        self.context = Context(renderer.prompt(first).token_ids)
+        self.context = Context(renderer.prompt(first))
 
     @property
     def segments(self) -> tuple[Segment, ...]:
         return (*self._done, self.context.segment())
 
     def grow(self, reply: str, messages: Sequence[Message], max_tokens: int) -> bool:
-        context = Context(self._renderer.prompt(self._read(reply, messages)).token_ids)
+        context = Context(self._renderer.prompt(self._read(reply, messages)))
         if len(context) >= max_tokens:
             return False
         self._done.append(self.context.segment())
@@ -89,8 +87,8 @@ stopped; it changes nothing and returns False where less than one of `max_tokens
 def conclude(renderer: ChatRenderer, context: Context, messages: Sequence[Message], max_tokens: int) -> None:
     """Append the last messages of a truncated episode for a critic to value, if there is room."""
     try:
-        increment = renderer.increment(messages, context.last) if messages else np.zeros(0, np.int32)
+        increment = renderer.increment(messages, context.last) if messages else None
     except ModelError:  # nothing is sampled from them; only the critic is less precise
         return
-    if len(context) + len(increment) <= max_tokens:
-        context.append_tokens(increment)
+    if increment and len(context) + len(increment.token_ids) <= max_tokens:
+        context.append(increment)

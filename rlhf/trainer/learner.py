@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rlhf.cluster.worker import Worker, WorkerHandle
 from rlhf.durable import synced
 from rlhf.errors import DeadlinePassed, PolicyMismatch, RanksHang, WorkerDied
+from rlhf.images import PlacedImage
 from rlhf.trainer.aggregation import Aggregation
 from rlhf.trainer.arrays import Floats
 from rlhf.trainer.batching.batch import ROW_TOKENS, Batch, Minibatch, build_batch, build_minibatches, places_of
@@ -208,14 +209,22 @@ class RemoteLearner:
         return (await self._all(lambda worker: worker.policy.send(), self._publish_seconds))[0]
 
     async def token_logprobs(
-        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
+        self,
+        token_ids: NDArray[np.int32],
+        routing: Routing | None = None,
+        policy: str = "",
+        images: Sequence[PlacedImage] = (),
     ) -> NDArray[np.float32]:
-        return await self._scores(token_ids, routing, rounded=False)
+        return await self._scores(token_ids, routing, images, rounded=False)
 
     async def rounded_logprobs(
-        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
+        self,
+        token_ids: NDArray[np.int32],
+        routing: Routing | None = None,
+        policy: str = "",
+        images: Sequence[PlacedImage] = (),
     ) -> NDArray[np.float32]:
-        return await self._scores(token_ids, routing, rounded=True)
+        return await self._scores(token_ids, routing, images, rounded=True)
 
     async def perturb(self) -> None:
         await self._all(lambda worker: worker.policy.perturb(), self._publish_seconds)
@@ -228,7 +237,7 @@ class RemoteLearner:
         await self._all(lambda worker: worker.stop(), self._publish_seconds)
 
     async def _scores(
-        self, token_ids: NDArray[np.int32], routing: Routing | None, *, rounded: bool
+        self, token_ids: NDArray[np.int32], routing: Routing | None, images: Sequence[PlacedImage], *, rounded: bool
     ) -> NDArray[np.float32]:
         """Log-probs of a sequence, computed by every rank, or of rows, of which every rank computes the same number."""
         rows, teams = np.atleast_2d(token_ids), len(self._ranks) // self._sharing
@@ -238,6 +247,7 @@ class RemoteLearner:
             lambda worker, places: worker.policy.token_logprobs(
                 rows.take(places, axis=0, mode="wrap"),
                 None if experts is None else experts.take(places, axis=0, mode="wrap"),
+                images,
                 rounded=rounded,
             ),
             own,

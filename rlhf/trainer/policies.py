@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from rlhf.cluster.worker import Worker
 from rlhf.durable import synced
 from rlhf.errors import CheckpointError, PolicyMismatch, TrainingDiverged, WorkerDied
+from rlhf.images import PlacedImage
 from rlhf.trainer.checkpoint import ADAPTER, POLICIES
 from rlhf.trainer.config import TrainerConfig
 from rlhf.trainer.credit.statistics import batch_statistics, trained_statistics
@@ -156,14 +157,22 @@ class PolicyLearners(RemoteLearner):
         return (await self._all(lambda worker: worker.send(), self._publish_seconds))[0]
 
     async def token_logprobs(
-        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
+        self,
+        token_ids: NDArray[np.int32],
+        routing: Routing | None = None,
+        policy: str = "",
+        images: Sequence[PlacedImage] = (),
     ) -> NDArray[np.float32]:
-        return await self._learners[policy].token_logprobs(token_ids, routing)
+        return await self._learners[policy].token_logprobs(token_ids, routing, images=images)
 
     async def rounded_logprobs(
-        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
+        self,
+        token_ids: NDArray[np.int32],
+        routing: Routing | None = None,
+        policy: str = "",
+        images: Sequence[PlacedImage] = (),
     ) -> NDArray[np.float32]:
-        return await self._learners[policy].rounded_logprobs(token_ids, routing)
+        return await self._learners[policy].rounded_logprobs(token_ids, routing, images=images)
 
     async def perturb(self) -> None:
         for learner in self._learners.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from rlhf.chat.image_reader import ImageReader
 from rlhf.chat.reply_tokens import ReplyEncoder, conversation
 from rlhf.cluster.worker import Worker
 from rlhf.models.config import WarmupConfig
@@ -27,18 +28,19 @@ async def warm_up(
 ) -> None:
     """Train the model in `raw` on the replies of conversations and write the result into `warm`.
 
-    All weights are trained, even if the run trains adapters. `settings` are those of the run that follows; the
-    workers can be restarted for it.
+    All weights are trained, even if the run trains adapters or keeps the tower frozen. `settings` are those of the run
+    that follows; the workers can be restarted for it.
     """
     from rlhf.models.loading import load_tokenizer
 
     tokenizer = load_tokenizer(str(raw))
     trainer = warmup_trainer(settings.trainer, warmup)
     learner = RemoteLearner(workers, trainer)
-    whole = settings.model.model_copy(update={"lora": None})
+    whole = settings.model.model_copy(update={"lora": None, "tower": settings.model.tower and "trained"})
     await learner.start(LearnerSettings(model_path=str(raw), model=whole, trainer=trainer, device=settings.device))
     replies = ReplyEncoder(tokenizer)
-    segments = (conversation(tokenizer, messages, replies=replies) for messages in demonstrations)
+    images = ImageReader(str(raw)) if whole.tower else None
+    segments = (conversation(tokenizer, messages, replies=replies, images=images) for messages in demonstrations)
     await fine_tune(learner, segments, updates=warmup.updates, batch_size=warmup.batch_size, watch=watch)
     await learner.export(warm)
     await learner.stop()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.images import ImageFeatures, PlacedImage
 from rlhf.weight_sync.tolerance import EXACT, LogprobTolerance, uniform_tolerance
 
 VERIFY_FACTOR = 4
@@ -47,19 +48,35 @@ class Canary:
     long_prompt: NDArray[np.int32]
     reply_tokens: int
     limits: LogprobTolerance | None
+    images: tuple[PlacedImage, ...] = ()
+    """The images that every sequence begins with, of a model that is shown some."""
 
 
-def canary(vocab_size: int, context_tokens: int, limits: LogprobTolerance | None, *, seed: int = 0) -> Canary:
+def canary(
+    vocab_size: int,
+    context_tokens: int,
+    limits: LogprobTolerance | None,
+    *,
+    seed: int = 0,
+    image: ImageFeatures | None = None,
+) -> Canary:
     """Sequences of `TOKENS` tokens (fewer where the context is shorter), uniform over the vocabulary: more of them
-    where `limits` are to be measured."""
+    where `limits` are to be measured. They follow the `image`, if the context has room for it."""
     rng, count = np.random.default_rng(seed), SEQUENCES if limits else SEQUENCES_IN_16_BITS
     tokens = rng.integers(0, vocab_size, (count, min(TOKENS, context_tokens)), dtype=np.int32)
+    images = (PlacedImage(features=image, start=0),) if image else ()
+    if image and len(image.token_ids) + TOKENS < context_tokens:
+        seen = np.tile(np.array(image.token_ids, np.int32), (count, 1))
+        tokens = np.concatenate([seen, tokens], axis=1)
+    else:
+        images = ()
     reply = min(REPLY_TOKENS, context_tokens // 2)
     return Canary(
         sequences=tuple(tokens),
         long_prompt=rng.integers(0, vocab_size, context_tokens - reply, dtype=np.int32),
         reply_tokens=reply,
         limits=limits,
+        images=images,
     )
 
 

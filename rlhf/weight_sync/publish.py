@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import EnginesLost, TransferError, UserError, WeightSyncError, WorkerDied
+from rlhf.images import PlacedImage
 from rlhf.tracing import record_span, span
 from rlhf.types import PolicyVersion, Routing
 from rlhf.weight_sync.canary import VERIFY_FACTOR, WHOLE_EVERY, Canary, Start, difference, disagreement, few, staleness
@@ -278,11 +279,11 @@ class Publisher:
 
     async def _compared(self, scoring: Sequence[asyncio.Future[dict[str, LearnerScores]]]) -> Compared:
         """Return the canary on both sides; the learner may have begun."""
-        tokens = self._sequences(self._asked)
+        tokens, images = self._sequences(self._asked), self._canary.images
         learner, engines = dict[tuple[str, str], NDArray[np.float32]](), dict[tuple[str, str], NDArray[np.float32]]()
         for policy in self._source.policies:
             asking: dict[str, Coroutine[Any, Any, Any]] = {
-                target.name: target.token_logprobs(tokens, policy) for target in self._holding(policy)
+                target.name: target.token_logprobs(tokens, policy, images) for target in self._holding(policy)
             }
             if scoring:
                 asking[LEARNER] = _result(scoring[0])
@@ -293,7 +294,7 @@ class Publisher:
             self._routed = any(engine.routing is not None for engine in answered.values())
             for place, (name, engine) in enumerate(answered.items()):
                 if self._routed or known is None:
-                    scores = self._scored(tokens, engine.routing, policy, with_rounding=self._whole)
+                    scores = self._scored(tokens, engine.routing, policy, images, with_rounding=self._whole)
                     known = await self._ask_learner("canary", scores)
                 if place == 0:
                     self._measure({policy: known})
@@ -311,17 +312,23 @@ class Publisher:
     ) -> dict[str, LearnerScores]:
         tokens = self._sequences(places)
         return {
-            policy: await self._scored(tokens, None, policy, with_rounding=with_rounding)
+            policy: await self._scored(tokens, None, policy, self._canary.images, with_rounding=with_rounding)
             for policy in self._source.policies
         }
 
     async def _scored(
-        self, tokens: NDArray[np.int32], routing: Routing | None, policy: str, *, with_rounding: bool
+        self,
+        tokens: NDArray[np.int32],
+        routing: Routing | None,
+        policy: str,
+        images: Sequence[PlacedImage] = (),
+        *,
+        with_rounding: bool,
     ) -> LearnerScores:
         asks = with_rounding and self._canary.limits is None
         with span("weight_sync/learner_canary"):
-            logprobs = await self._source.token_logprobs(tokens, routing, policy)
-            rounded = await self._source.rounded_logprobs(tokens, routing, policy) if asks else None
+            logprobs = await self._source.token_logprobs(tokens, routing, policy, images)
+            rounded = await self._source.rounded_logprobs(tokens, routing, policy, images) if asks else None
             return LearnerScores(logprobs, rounded)
 
     def _holding(self, policy: str) -> list[PublishTarget]:

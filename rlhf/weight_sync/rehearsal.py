@@ -21,6 +21,7 @@ from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS, get_numel_loaded, to_meta_tensor
 from vllm.model_executor.model_loader.reload.utils import get_tensor_load_numel
+from vllm.model_executor.models.interfaces import SupportsMultiModal
 
 from rlhf.errors import ModelError, Raised, catch
 from rlhf.weight_sync.types import Manifest, TensorSpec
@@ -98,11 +99,21 @@ class _Rehearsal:
 
     def missing(self) -> list[str]:
         filled = {id(parameter.kernel) for parameter in self._awaited if self._share(parameter) == 1}
+        still = self._frozen_tower()
         return [
             f"{parameter.name} ({self._share(parameter):.0%} of it)" if self._share(parameter) else parameter.name
             for parameter in self._awaited
-            if id(parameter.kernel) not in filled
+            if id(parameter.kernel) not in filled and id(parameter) not in still
         ]
+
+    def _frozen_tower(self) -> set[int]:
+        """Return the parameters beside the language model's if none of them is sent: engines loaded the same."""
+        if not isinstance(self._model, SupportsMultiModal):
+            return set()
+        language_model: Any = self._model.get_language_model()
+        language = set(map(id, language_model.modules()))
+        tower = [parameter for parameter in self._awaited if id(parameter.layer) not in language]
+        return set() if any(self._share(parameter) for parameter in tower) else set(map(id, tower))
 
     def _in_turn(self, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
         for spec, sent in zip(manifest.tensors, self._sent, strict=True):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import RlhfError, TransferError
+from rlhf.images import PlacedImage
 from rlhf.types import Completion, PolicyVersion, Routing, TokenLogprobs
 
 Seconds = Mapping[str, float]
@@ -77,7 +78,8 @@ class PublishTarget(Protocol):
     `connect` joins a transfer group, and leaves the one before. `prepare` pauses sampling (requests are kept),
     acknowledges the manifest, and returns how busy the engine was since the last weight sync. `receive` takes the
     tensors while the learner sends them. `commit` sets the version and drops caches of the old weights.
-    `token_logprobs` computes the canary's log-probs `[R, T - 1]` with a policy's new weights. `extend` samples `tokens`
+    `token_logprobs` computes the canary's log-probs `[R, T - 1]` with a policy's new weights, each row with the
+    same `images`. `extend` samples `tokens`
     tokens after a prompt and returns them as a completion. `resume` continues sampling. `lose` takes the engine out of
     service. It holds the weights of `policies`.
     """
@@ -90,7 +92,9 @@ class PublishTarget(Protocol):
     async def prepare(self, manifest: Manifest) -> Load: ...
     async def receive(self, manifest: Manifest) -> Seconds: ...
     async def commit(self, version: PolicyVersion) -> None: ...
-    async def token_logprobs(self, token_ids: NDArray[np.int32], policy: str = "") -> TokenLogprobs: ...
+    async def token_logprobs(
+        self, token_ids: NDArray[np.int32], policy: str = "", images: Sequence[PlacedImage] = ()
+    ) -> TokenLogprobs: ...
     async def extend(self, token_ids: NDArray[np.int32], tokens: int, policy: str = "") -> Completion: ...
     async def resume(self) -> None: ...
     def lose(self, error: RlhfError) -> None: ...
@@ -118,10 +122,18 @@ class WeightSource(Protocol):
     async def manifest(self) -> Manifest: ...
     async def send(self) -> Seconds: ...
     async def token_logprobs(
-        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
+        self,
+        token_ids: NDArray[np.int32],
+        routing: Routing | None = None,
+        policy: str = "",
+        images: Sequence[PlacedImage] = (),
     ) -> NDArray[np.float32]: ...
     async def rounded_logprobs(
-        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
+        self,
+        token_ids: NDArray[np.int32],
+        routing: Routing | None = None,
+        policy: str = "",
+        images: Sequence[PlacedImage] = (),
     ) -> NDArray[np.float32]: ...
     async def perturb(self) -> None: ...
     async def restore(self) -> None: ...

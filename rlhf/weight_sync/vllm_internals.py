@@ -12,6 +12,8 @@ from vllm.model_executor.model_loader.reload.layerwise import (
     _place_kernel_tensors,
     get_layerwise_info,
 )
+from vllm.multimodal.processing.context import TimingContext
+from vllm.multimodal.processing.inputs import ProcessorInputs
 
 original_loader = _get_original_loader
 
@@ -40,6 +42,18 @@ def after_scheduling(model_runner: Any, do: Callable[[Any], None]) -> None:
         return answer
 
     model_runner._update_states = updated
+
+
+def ready_image(processor: Any, inputs: ProcessorInputs) -> tuple[Any, Any]:
+    """Return one image as vLLM's model gets it, and what takes the place of its mark."""
+    found = processor._apply_hf_processor(inputs, TimingContext(enabled=False))
+    return found.kwargs["image"][0], found.prompt_updates["image"][0]
+
+
+def with_image_tokens(processor: Any, token_ids: list[int], updates: list[Any]) -> tuple[list[int], Any]:
+    """Return the tokens with those of images in place of their marks, and the places."""
+    found, places = processor._apply_prompt_updates(token_ids, {"image": updates})
+    return found, [place.to_range() for place in places.get("image", ())]
 
 
 def keep_process_group(core: Any) -> None:

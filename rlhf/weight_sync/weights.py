@@ -64,7 +64,8 @@ def held_constants(policy: HasModel) -> list[tuple[str, Tensor]]:
 
 
 def _tower_weights(policy: HasModel) -> Named:
-    still = {id(weight) for tower in towers(policy.model) for weight in tower.parameters()}
+    frozen = (weight for tower in towers(policy.model) for weight in tower.parameters() if not weight.requires_grad)
+    still = set(map(id, frozen))
     return [(name, weight) for name, weight in policy.model.named_parameters() if id(weight) in still]
 
 

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.engines.vllm.environment import engine_environment
 from rlhf.errors import ConfigError, EngineBroken, ModelError, TransferError, WeightSyncError
+from rlhf.images import PlacedImage, RowImages
 from rlhf.models.attention import decoder_of
 from rlhf.models.config import LoraConfig
 from rlhf.models.loading import load_policy
@@ -51,15 +52,23 @@ class FamilyLearner(TorchLearner):
         return add_lora(model, self.lora)
 
     async def token_logprobs(
-        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
+        self,
+        token_ids: NDArray[np.int32],
+        routing: Routing | None = None,
+        policy: str = "",
+        images: Sequence[PlacedImage] = (),
     ) -> NDArray[np.float32]:
-        rows = [self._logprobs(torch.from_numpy(row).long()) for row in token_ids.reshape(-1, token_ids.shape[-1])]
+        rows = [
+            self._logprobs(torch.from_numpy(row).long(), images) for row in token_ids.reshape(-1, token_ids.shape[-1])
+        ]
+        self.rows.forget_images()
         return np.stack(rows).reshape(*token_ids.shape[:-1], -1)
 
-    def _logprobs(self, ids: Tensor) -> NDArray[np.float32]:
-        targets = torch.arange(1, len(ids))
+    def _logprobs(self, ids: Tensor, images: Sequence[PlacedImage]) -> NDArray[np.float32]:
+        targets, starts = torch.arange(1, len(ids)), np.array([one.start for one in images], np.int64)
+        shown = RowImages(images=tuple(one.features for one in images), starts=starts) if images else None
         with torch.no_grad():
-            logprobs, _ = self.policy(ids[None], torch.arange(len(ids))[None], targets - 1, targets, 1.0)
+            logprobs, _ = self.policy(ids[None], torch.arange(len(ids))[None], targets - 1, targets, 1.0, images=shown)
         found: NDArray[np.float32] = logprobs.numpy()
         return found
 

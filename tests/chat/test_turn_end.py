@@ -80,7 +80,7 @@ def test_the_end_of_a_turn_is_no_part_of_what_is_read() -> None:
 def test_a_reply_that_stopped_at_something_else_is_closed_before_what_is_heard() -> None:
     """With `sampling.stop` the policy does not say the end of its turn, and the template does."""
     renderer = ChatRenderer(tokenizer_like())
-    closed, open_ended = renderer.increment(ASKED, END), renderer.increment(ASKED, ord("o"))
+    closed, open_ended = (renderer.increment(ASKED, last).token_ids for last in (END, ord("o")))
     assert open_ended.tolist() == [END, *closed.tolist()]
 
 

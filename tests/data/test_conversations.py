@@ -112,7 +112,7 @@ def test_the_tools_of_a_row_are_carried(tools: Any) -> None:
     [
         ([one("narrator", "x")], {}, "message 1 of column 'chat' has the role 'narrator'; the roles are human, gpt"),
         ([one("user", ASKED, function_call=ADD)], {}, "of column 'chat' has 'function_call', which is not supported"),
-        ([one("user", [{"type": "image_url"}])], {}, "message 1 of column 'chat' has a part of type 'image_url', and"),
+        ([one("user", [{"type": "video_url"}])], {}, "message 1 of column 'chat' has a part of type 'video_url', and"),
         ([one("assistant", "", tool_calls=[{"name": "add"}]), one("user", ASKED)], {}, "a tool call without a name"),
         ([one("user", None)], {}, "must have text as content, but reads None"),
         ("[{'role': 'user' 'content': 1}]", {}, "looks like a conversation but is neither JSON nor a Python list"),
@@ -138,10 +138,12 @@ def test_what_cannot_be_carried_is_refused_by_name_with_the_row(
         task(chat, **settings)
 
 
-@pytest.mark.parametrize("column", ["images", "video"])
-def test_a_row_with_a_column_of_images_is_refused(column: str) -> None:
+@pytest.mark.parametrize("column", ["audio", "video"])
+def test_a_row_with_a_column_of_what_is_neither_text_nor_image_is_refused(column: str) -> None:
     assert task(ASKED, {column: []}).messages
-    with pytest.raises(DataError, match=f"^rows.jsonl, row 7 has '{column}', and models are trained on text alone"):
+    with pytest.raises(
+        DataError, match=f"^rows.jsonl, row 7 has '{column}', and models are trained on text and images alone"
+    ):
         task(ASKED, {column: ["1.png"]})
 
 

@@ -15,6 +15,7 @@ from rlhf.data.preference import PreferencePair, Useless
 from rlhf.data.sources import load_pairs, load_tasks
 from rlhf.data.tasks import load_sets
 from rlhf.errors import ConfigError, DataError, UserError
+from rlhf.images import Image
 from rlhf.recipe.preflight import check_dataset
 from rlhf.types import Message, Task
 
@@ -69,7 +70,10 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a chat": ([task(messages=[{"role": "user", "content": "x"}])], "task 1 of .*: messages is .*a tuple of"),
     "a number for a name": ([task(7)], "id and answer must be text, they are 7 and '4'"),
     "a number for an answer": ([task(answer=4)], "id and answer must be text, they are '0' and 4"),
-    "an image": ([task(images=(b"png",))], "task 1 of .*: it has images, and models are trained on text alone"),
+    "an image without a mark": (
+        [task(messages=(Message(role="user", content="what?", images=(Image(sha256="0", data=b""),)),))],
+        "task 1 of .*: a message has not one rlhf.types.IMAGE_MARK in its content for each",
+    ),
     "a list for a row": ([task(row=["4"])], "row is .*; it must be a mapping"),
 }
 

@@ -15,7 +15,7 @@ from rlhf.engines.config import RolloutConfig
 from rlhf.engines.engine import SETTLED_AT_ONCE, RemoteEngine
 from rlhf.engines.router import Router
 from rlhf.engines.vllm.settings import GenerateRequest, RefusedRequest
-from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, ModelError, WeightSyncError, WorkerDied
+from rlhf.errors import DeadlinePassed, EngineBroken, GenerateFailed, WeightSyncError, WorkerDied
 from rlhf.types import Completion, FinishReason, Prompt, Sampling
 from rlhf.weight_sync.types import GroupAddress, Manifest, Rendezvous, TensorSpec
 
@@ -131,12 +131,6 @@ async def test_a_refused_request_names_engine_session_and_reason_and_harms_no_ot
     with pytest.raises(GenerateFailed, match="engine-0 could not answer session train-3-0: too long"):
         await refused
     assert (await answered).token_ids.tolist() == [2]
-
-
-async def test_a_prompt_with_images_is_refused() -> None:
-    prompt = Prompt(token_ids=np.array([1], dtype=np.int32), images=(b"png",))
-    with pytest.raises(ModelError, match="the prompt of session s has images; engines take only text"):
-        await RemoteEngine(FakeWorker(), RolloutConfig()).generate(prompt, sampling=Sampling(), seed=0, session="s")
 
 
 async def test_a_broken_engine_is_another_error_than_a_bad_request() -> None:

@@ -58,7 +58,7 @@ class Policies(LoraLearner):
         return {}
 
     async def token_logprobs(
-        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
+        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = "", images: object = ()
     ) -> NDArray[np.float32]:
         return await self.own[policy].token_logprobs(token_ids)
 

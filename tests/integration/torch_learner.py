@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.engines.vllm.engine_worker import EngineWorker
+from rlhf.images import PlacedImage
 from rlhf.models.rounding import rounded
 from rlhf.types import Completion, PolicyVersion, Routing, TokenLogprobs
 from rlhf.weight_sync import weights
@@ -79,7 +80,11 @@ class TorchLearner:
         return {}
 
     async def token_logprobs(
-        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
+        self,
+        token_ids: NDArray[np.int32],
+        routing: Routing | None = None,
+        policy: str = "",
+        images: Sequence[PlacedImage] = (),
     ) -> NDArray[np.float32]:
         ids = torch.tensor(np.atleast_2d(token_ids), dtype=torch.long)
         with torch.no_grad():
@@ -88,10 +93,14 @@ class TorchLearner:
         return found.reshape(token_ids[..., 1:].shape)
 
     async def rounded_logprobs(
-        self, token_ids: NDArray[np.int32], routing: Routing | None = None, policy: str = ""
+        self,
+        token_ids: NDArray[np.int32],
+        routing: Routing | None = None,
+        policy: str = "",
+        images: Sequence[PlacedImage] = (),
     ) -> NDArray[np.float32]:
         with rounded(self.model):
-            return await self.token_logprobs(token_ids)
+            return await self.token_logprobs(token_ids, images=images)
 
     async def perturb(self) -> None:
         self._saved = weights.snapshot(self, self.form)
@@ -145,8 +154,10 @@ class ThreadedEngine:
     async def commit(self, version: PolicyVersion) -> None:
         await asyncio.to_thread(self.worker.commit, version)
 
-    async def token_logprobs(self, token_ids: NDArray[np.int32], policy: str = "") -> TokenLogprobs:
-        return await asyncio.to_thread(self.worker.token_logprobs, token_ids, policy)
+    async def token_logprobs(
+        self, token_ids: NDArray[np.int32], policy: str = "", images: Sequence[PlacedImage] = ()
+    ) -> TokenLogprobs:
+        return await asyncio.to_thread(self.worker.token_logprobs, token_ids, policy, images)
 
     async def extend(self, token_ids: NDArray[np.int32], tokens: int, policy: str = "") -> Completion:
         return await asyncio.to_thread(self.worker.extend, token_ids, tokens, policy)

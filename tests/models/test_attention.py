@@ -155,11 +155,11 @@ def test_a_mask_of_a_row_shows_a_token_its_own_sequence_up_to_it(layout: str, wi
 def test_a_model_that_loses_the_blocks_gives_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model(SHAPE, byte_tokenizer(), 0)
     where = positions("branches of two sequences")
-    assert torch.isfinite(hidden_states(model, where + 5, where)).all()
+    assert torch.isfinite(hidden_states(model, {"input_ids": where + 5}, where)).all()
     layer = model.model.layers[0].self_attn
     forward = layer.forward
     monkeypatch.setattr(layer, "forward", lambda *args, blocks, **options: forward(*args, **options))
-    assert torch.isnan(hidden_states(model, where + 5, where)).all()
+    assert torch.isnan(hidden_states(model, {"input_ids": where + 5}, where)).all()
 
 
 def test_a_call_without_blocks_is_transformers_own() -> None:

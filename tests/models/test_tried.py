@@ -356,4 +356,4 @@ def episode(
     replies = ReplyEncoder(tokenizer, arguments_with_tools(NONE, tools))
     before, after = (one if one.isspace() else "" for one in (replies.around.before, replies.around.after))
     said = replies.rendered_ids(before + SAID.content + after)  # around a reply that is followed, white space is kept
-    return prompt, [*prompt, *said, *renderer.increment([heard], said[-1]).tolist()]
+    return prompt, [*prompt, *said, *renderer.increment([heard], said[-1]).token_ids.tolist()]

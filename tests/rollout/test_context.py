@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from rlhf.rollout.context import Context
-from rlhf.types import Completion, FinishReason
+from rlhf.types import Completion, FinishReason, Prompt
+
+
+def tokens(count: int) -> Prompt:
+    return Prompt(token_ids=np.arange(count, dtype=np.int32))
 
 
 def said(prompt: int, tokens: int, experts: int | None) -> Completion:
@@ -21,9 +25,9 @@ def said(prompt: int, tokens: int, experts: int | None) -> Completion:
 
 def test_a_token_keeps_the_experts_that_it_was_sampled_with() -> None:
     """The engine may say something else of it when it reads it again, for the next reply."""
-    context = Context(np.arange(3, dtype=np.int32))
+    context = Context(tokens(3))
     context.append_reply(said(3, 4, experts=1))
-    context.append_tokens(np.arange(2, dtype=np.int32))
+    context.append(tokens(2))
     context.append_reply(said(9, 2, experts=2))
     routing = context.segment().routing
     assert routing is not None
@@ -32,7 +36,7 @@ def test_a_token_keeps_the_experts_that_it_was_sampled_with() -> None:
 
 
 def test_a_reply_whose_experts_are_not_known_takes_none_from_the_others() -> None:
-    context = Context(np.arange(3, dtype=np.int32))
+    context = Context(tokens(3))
     context.append_reply(said(3, 4, experts=None))
     context.append_reply(said(7, 2, experts=2))
     routing = context.segment().routing
@@ -41,6 +45,6 @@ def test_a_reply_whose_experts_are_not_known_takes_none_from_the_others() -> Non
 
 
 def test_an_engine_that_says_nothing_of_experts_leaves_none() -> None:
-    context = Context(np.arange(3, dtype=np.int32))
+    context = Context(tokens(3))
     context.append_reply(said(3, 4, experts=None))
     assert context.segment().routing is None

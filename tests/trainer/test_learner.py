@@ -174,7 +174,7 @@ class ScoringWorker:
         self.name, self.rows = name, 0
 
     async def call(self, method: str, *arguments: Any, timeout_seconds: float, rounded: bool) -> Any:
-        tokens, routing = arguments
+        tokens, routing, _ = arguments
         assert method == "policy.token_logprobs"
         self.rows += len(tokens)
         chosen = 0 if routing is None else routing[:, :1, 0, 0]

@@ -76,14 +76,14 @@ class FakeLearner:
         return {"gather": 0.25, "send": 0.5}
 
     async def token_logprobs(
-        self, token_ids: np.ndarray, routing: np.ndarray | None = None, policy: str = ""
+        self, token_ids: np.ndarray, routing: np.ndarray | None = None, policy: str = "", images: object = ()
     ) -> np.ndarray:
         """An engine's experts are told apart by a number."""
         chosen = 0.0 if routing is None else float(routing[..., 0, 0, 0].max())
         return np.full(token_ids[..., 1:].shape, self.weight + self.offsets[policy] + chosen, np.float32)
 
     async def rounded_logprobs(
-        self, token_ids: np.ndarray, routing: np.ndarray | None = None, policy: str = ""
+        self, token_ids: np.ndarray, routing: np.ndarray | None = None, policy: str = "", images: object = ()
     ) -> np.ndarray:
         """Weights of twice the size round twice as coarsely."""
         self.rounded_at.append(self.weight)
@@ -139,7 +139,7 @@ class FakeEngine:
         await self.wire.happens(self.name, "commit")
         self.version = version
 
-    async def token_logprobs(self, token_ids: np.ndarray, policy: str = "") -> TokenLogprobs:
+    async def token_logprobs(self, token_ids: np.ndarray, policy: str = "", images: object = ()) -> TokenLogprobs:
         await self.wire.happens(self.name, "canary")
         rows, tokens = token_ids.shape
         firsts = token_ids[:, 0].tolist()

@@ -96,7 +96,7 @@ def _tokenizer(recipe: Recipe) -> Any:
     if recipe.model.tiny is not None:
         from rlhf.models.tiny import byte_tokenizer
 
-        return byte_tokenizer()
+        return byte_tokenizer(sees=recipe.model.tiny.sees)
     from rlhf.models.loading import load_tokenizer
 
     return load_tokenizer(str(recipe.model.path), trust_remote_code=recipe.model.trust_remote_code)

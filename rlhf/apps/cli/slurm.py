@@ -22,7 +22,7 @@ WarnSeconds = Annotated[
         "--signal", min=1, max=65535, help="Save this many seconds before the limit; default: an update's by the plan."
     ),
 ]
-Image = Annotated[
+ContainerImage = Annotated[
     str | None, typer.Option(metavar="IMAGE", help="Run in an image: FILE.sif by Apptainer, others by pyxis.")
 ]
 
@@ -46,7 +46,7 @@ def slurm(
     cpu_partition: Annotated[str | None, typer.Option(help="Partition of the additional machines.")] = None,
     warn_seconds: WarnSeconds = None,
     interface: Annotated[str | None, typer.Option(help="Network interface of the head; default: its route.")] = None,
-    container: Image = None,
+    container: ContainerImage = None,
     container_mounts: Annotated[str, typer.Option(metavar="A,B:THERE", help="More folders to see in the image.")] = "",
     submit: Annotated[bool, typer.Option("--submit", help="Submit the script with sbatch.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File to write instead of printing.")] = None,

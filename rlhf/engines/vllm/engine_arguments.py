@@ -36,11 +36,13 @@ def engine_args(settings: EngineSettings, kind: ModelKind = ModelKind()) -> Engi
     ours: dict[str, Any] = {
         "model": settings.model_path,
         # To detect stop texts vLLM decodes while sampling, and grammars are made for the tokenizer's texts.
-        "skip_tokenizer_init": not (settings.stop or rollout.structured_outputs),
+        "skip_tokenizer_init": not (settings.stop or rollout.structured_outputs or model.tower),
         "trust_remote_code": model.trust_remote_code,
         "dtype": model.dtype,
         "generation_config": "vllm",
-        "language_model_only": True,  # of a multimodal model, without its towers
+        "language_model_only": model.tower is None,  # of a multimodal model, without its towers
+        "mm_processor_cache_gb": 0,  # images come processed
+        "mm_device_do_normalize": False,
         "logprobs_mode": "processed_logprobs",
         "max_model_len": rollout.max_context_tokens,
         "max_num_seqs": rollout.max_sequences or (CPU_SEQUENCES if on_cpu else None),

@@ -17,6 +17,7 @@ from rlhf.engines.vllm.environment import installed_version
 from rlhf.engines.vllm.settings import EngineFacts, EngineSettings, GenerateRequest, RefusedRequest
 from rlhf.engines.vllm.thread import EngineThread
 from rlhf.errors import DeadlinePassed, EngineBroken, ModelError, Raised, TransferError, catch
+from rlhf.images import ImageFeatures, PlacedImage
 from rlhf.models.failures import OF_CODE, cause_of, naming_model
 from rlhf.models.model_files import family_of
 from rlhf.types import Completion, PolicyVersion, SampledTokens, TokenLogprobs
@@ -62,9 +63,13 @@ class EngineWorker:
         self.facts = facts._replace(seconds=time.monotonic() - began)
         return self.facts
 
-    def submit(self, requests: Sequence[GenerateRequest]) -> None:
-        """Accept requests; those that cannot be answered are returned by `collect` as `RefusedRequest`."""
-        self._thread.run(partial(self._take, requests=requests), awaited="submit", timeout_seconds=self._seconds)
+    def submit(
+        self, requests: Sequence[GenerateRequest], images: Sequence[ImageFeatures] = (), forgotten: Sequence[str] = ()
+    ) -> None:
+        """Accept requests, the images among theirs that are new here, and the hashes of those to forget. Requests that
+        cannot be answered are returned by `collect` as `RefusedRequest`."""
+        take = partial(self._take, requests=requests, images=images, forgotten=forgotten)
+        self._thread.run(take, awaited="submit", timeout_seconds=self._seconds)
 
     async def beat(self) -> None:
         """Answer, whatever the engine's thread is doing, to show that this process runs."""
@@ -88,9 +93,11 @@ class EngineWorker:
         """End requests now: `collect` returns the tokens sampled so far."""
         self._thread.run(lambda engine: self._cut_off(engine, ids), awaited="cut_off", timeout_seconds=self._seconds)
 
-    def token_logprobs(self, token_ids: NDArray[np.int32], policy: str = "") -> TokenLogprobs:
-        """Return log-probs of given tokens `[T]`, or of rows of them `[R, T]`, at temperature 1, with a policy's
-        current weights.
+    def token_logprobs(
+        self, token_ids: NDArray[np.int32], policy: str = "", images: Sequence[PlacedImage] = ()
+    ) -> TokenLogprobs:
+        """Return log-probs of given tokens `[T]`, or of rows of them `[R, T]`, each with the same `images`, at
+        temperature 1, with a policy's current weights.
 
         Raises `ValueError` for tokens outside the model's vocabulary or context.
         """
@@ -99,7 +106,8 @@ class EngineWorker:
             if detail := why_refused(request, self.facts, self.settings.policies):
                 raise ValueError(f"{self.name} cannot give log-probs: {detail}")
         return self._phase(
-            "token_logprobs", lambda engine: engine.token_logprobs(token_ids, policy, timeout_seconds=self._seconds)
+            "token_logprobs",
+            lambda engine: engine.token_logprobs(token_ids, policy, images, timeout_seconds=self._seconds),
         )
 
     def extend(self, token_ids: NDArray[np.int32], tokens: int, policy: str = "") -> Completion:
@@ -164,7 +172,14 @@ class EngineWorker:
         family = family_of(self.settings.model_path)
         return f"{self.name}: vllm {installed_version()} cannot {act} {family} on {device}"
 
-    def _take(self, engine: VllmEngine, requests: Sequence[GenerateRequest]) -> None:
+    def _take(
+        self,
+        engine: VllmEngine,
+        requests: Sequence[GenerateRequest],
+        images: Sequence[ImageFeatures],
+        forgotten: Sequence[str],
+    ) -> None:
+        engine.show(images, forgotten)
         for request in requests:
             detail = self._cause or why_refused(request, self.facts, self.settings.policies)
             if detail:

@@ -60,9 +60,18 @@ class EngineFacts(NamedTuple):
     max_sequences: int
 
 
+class ImagePlace(NamedTuple):
+    """Which image begins where among a request's tokens, and the checksum of its tensors."""
+
+    sha256: str
+    start: int
+    checksum: int
+
+
 class GenerateRequest(NamedTuple):
     """One prompt to continue: `token_ids` `int32 [P]`. Temperature 0 is greedy. Another engine sampled the last
-    `sampled` tokens with this seed. `structure` is that of `Sampling`, `policy` that of `Prompt`."""
+    `sampled` tokens with this seed. `structure` is that of `Sampling`, `policy` that of `Prompt`, and `images` the
+    places of its images, which the engine keeps."""
 
     id: str
     token_ids: NDArray[np.int32]
@@ -72,6 +81,7 @@ class GenerateRequest(NamedTuple):
     sampled: int = 0
     structure: str = ""
     policy: str = ""
+    images: tuple[ImagePlace, ...] = ()
 
 
 class RefusedRequest(NamedTuple):

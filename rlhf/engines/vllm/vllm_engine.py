@@ -30,6 +30,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.executor import Executor
 
 from rlhf.engines.vllm.engine_arguments import ModelKind, engine_args, usage_context
+from rlhf.engines.vllm.engine_images import EngineImages
 from rlhf.engines.vllm.load import LoadCounter
 from rlhf.engines.vllm.process import same_preloads, shared_segments, without_collecting, without_unused
 from rlhf.engines.vllm.resumed_draws import SAMPLED, skip_draws
@@ -45,6 +46,7 @@ from rlhf.engines.vllm.settings import (
 )
 from rlhf.engines.vllm.sleeping import Sleeper
 from rlhf.errors import DeadlinePassed, ModelError, TransferError
+from rlhf.images import ImageFeatures, PlacedImage
 from rlhf.types import Completion, FinishReason, PolicyVersion, SampledTokens, TokenLogprobs
 from rlhf.weight_sync.lora import adapter_requests, unknown_and_missing
 from rlhf.weight_sync.rehearsal import rehearse
@@ -95,6 +97,7 @@ class VllmEngine:
         self._adapters = adapter_requests(settings.policies, settings.adapters) if settings.model.lora else {}
         if self._adapters and not settings.adapters:
             self._engine.collective_rpc("serve_zero_adapters", args=(tuple(self._adapters),))
+        self._images = _images(self._engine) if settings.model.tower else None
         self._acknowledged: Manifest | None = None
         self._counter = LoadCounter()
         self._routing: RoutingRecord | None = None
@@ -124,13 +127,21 @@ class VllmEngine:
         working = bool(self._unfinished or self._core.batch_queue)
         return bool(self._finished) or (not self._paused and working)
 
+    def show(self, images: Sequence[ImageFeatures], forgotten: Sequence[str]) -> None:
+        """Keep images for requests, and forget others."""
+        if self._images:
+            self._images.forget(forgotten)
+            self._images.keep(images)
+
     def add(self, request: GenerateRequest) -> None:
-        """Begin a reply. Raises `ModelError` for a structure that vLLM cannot hold it to."""
+        """Begin a reply. Raises `ModelError` for a structure that vLLM cannot hold it to, and for images that it would
+        not see as the learner does."""
         if request.sampled and not self._continues_draws:  # the same draws would favour the tokens they produced
             request = request._replace(seed=request.seed + request.sampled)
         params = sampling_params(request, self._settings, seeded=self._seeded)
         try:
-            reply = self._add(request.id, request.token_ids, params, request.policy)
+            images = [self._images.place(*one) for one in request.images] if self._images else []
+            reply = self._add(request.id, request.token_ids, params, request.policy, images)
         except VLLMValidationError as error:
             if not request.structure:
                 raise
@@ -162,15 +173,22 @@ class VllmEngine:
             self._step()
         finished, self._finished = self._finished, {}
         replies = {request_id: completion_of(request_id, *reply) for request_id, reply in finished.items()}
-        return {**replies, **self._progress()}
+        return {**{request_id: self._told_apart(reply) for request_id, reply in replies.items()}, **self._progress()}
 
     def token_logprobs(
-        self, token_ids: NDArray[np.int32], policy: str = "", *, timeout_seconds: float
+        self,
+        token_ids: NDArray[np.int32],
+        policy: str = "",
+        images: Sequence[PlacedImage] = (),
+        *,
+        timeout_seconds: float,
     ) -> TokenLogprobs:
-        """Return log-probs of given tokens at temperature 1, or of rows of them, recomputed, never from a cache."""
+        """Return log-probs of given tokens at temperature 1, or of rows of them, each with the same images, recomputed,
+        never from a cache."""
         rows = list(token_ids.reshape(-1, token_ids.shape[-1]))
+        self.show([placed.features for placed in images], ())
         with self._alone() if self._paused else nullcontext():
-            replies = self._run_to_end("token_logprobs", rows, SCORING, policy, timeout_seconds)
+            replies = self._run_to_end("token_logprobs", rows, SCORING, policy, timeout_seconds, images)
         return _scored(list(replies.values()), token_ids.shape[:-1])
 
     def extend(self, request: GenerateRequest, *, timeout_seconds: float) -> Completion:
@@ -240,6 +258,8 @@ class VllmEngine:
         """Stamp tokens from here on with `version`; nothing computed with older weights is reused."""
         self._sleeper.wake("kv_cache")
         self._engine.reset_prefix_cache(reset_running_requests=True)
+        if self._images:
+            self._engine.reset_encoder_cache()  # what a trained tower saw before
         self._engine.set_weight_version(str(version))
 
     def close(self) -> None:
@@ -285,11 +305,19 @@ class VllmEngine:
             raise ModelError(" and ".join(f"{fault} {names[:NAMED]}" for fault, names in faults.items() if names))
         self._acknowledged = manifest
 
-    def _add(self, request_id: str, token_ids: NDArray[np.int32], params: SamplingParams, policy: str) -> SampledReply:
+    def _add(
+        self,
+        request_id: str,
+        token_ids: NDArray[np.int32],
+        params: SamplingParams,
+        policy: str,
+        images: Sequence[PlacedImage] = (),
+    ) -> SampledReply:
         # Never without an adapter beside requests with one: on a CPU vLLM would serve it with some policy's.
         adapter = self._adapters[policy] if self._adapters else None
+        shown = self._images.prompt(token_ids, images) if self._images and images else None
         request = self._engine.input_processor.process_inputs(
-            request_id, tokens_input(token_ids.tolist()), params, self._tasks, lora_request=adapter
+            request_id, shown or tokens_input(token_ids.tolist()), params, self._tasks, lora_request=adapter
         )
         tokenizer = self._engine.get_tokenizer() if params.stop else None
         detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, request) if tokenizer else None
@@ -311,6 +339,12 @@ class VllmEngine:
         scheduler = self._core.scheduler
         self._counter.step(len(scheduler.running), len(scheduler.waiting), scheduler.kv_cache_manager.usage)
 
+    def _told_apart(self, reply: Completion | RefusedRequest) -> Completion | RefusedRequest:
+        """Refuse a reply in which the policy sampled the token of an image."""
+        if self._images and isinstance(reply, Completion) and self._images.has_sampled_one(reply.token_ids.tolist()):
+            return RefusedRequest("the policy sampled the token in whose place a model sees an image")
+        return reply
+
     def _end(self, request_id: str, reply: SampledReply, ended: Ended) -> None:
         del self._unfinished[request_id]
         self._attach_routing(request_id, reply)
@@ -330,11 +364,12 @@ class VllmEngine:
         params: SamplingParams,
         policy: str,
         timeout_seconds: float,
+        images: Sequence[PlacedImage] = (),
     ) -> dict[str, SampledReply]:
         """Return the replies to these prompts, in order; they run together."""
         ids = [f"{name}-{time.monotonic_ns()}-{number}" for number in range(len(prompts))]
         for request_id, prompt in zip(ids, prompts, strict=True):
-            self._add(request_id, prompt, params, policy)
+            self._add(request_id, prompt, params, policy, images)
         deadline = time.monotonic() + timeout_seconds
         while not all(request_id in self._finished for request_id in ids):
             if time.monotonic() > deadline:
@@ -393,6 +428,11 @@ def _scored(replies: Sequence[SampledReply], shape: tuple[int, ...]) -> TokenLog
     return TokenLogprobs(
         logprobs.reshape(*shape, -1), np.stack(known).reshape(*shape, *known[0].shape) if known else None
     )
+
+
+def _images(engine: LLMEngine) -> EngineImages:
+    processor, config = engine.input_processor.renderer.get_mm_processor(), engine.model_config.hf_config
+    return EngineImages(processor, config.image_token_id)
 
 
 def _unless_failed(answers: list[Any]) -> list[Any]:

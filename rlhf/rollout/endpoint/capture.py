@@ -13,6 +13,7 @@ from itertools import accumulate, count
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.chat.image_reader import beginning, concatenated
 from rlhf.chat.renderer import ChatRenderer
 from rlhf.chat.tool_calls import ParsedReply, with_ids
 from rlhf.errors import ModelError
@@ -26,6 +27,7 @@ from rlhf.types import (
     EpisodeStatus,
     FinishReason,
     Message,
+    Prompt,
     Segment,
     Task,
     Timings,
@@ -41,8 +43,8 @@ class ThreadPosition:
     length: int
 
     @property
-    def token_ids(self) -> NDArray[np.int32]:
-        return self.thread.context.token_ids[: self.length]
+    def prompt(self) -> Prompt:
+        return beginning(self.thread.context.prompt, self.length)
 
     @property
     def free(self) -> bool:
@@ -52,7 +54,7 @@ class ThreadPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenizedRequest:
-    """A request with its tokens, the `asked_at`-th event of its episode. `increment` is what its thread appends before
+    """A request with its prompt, the `asked_at`-th event of its episode. `increment` is what its thread appends before
     the reply, None for a thread that this request opened; `mark` covers all its messages; `new` are those that were not
     in this episode before."""
 
@@ -60,8 +62,8 @@ class TokenizedRequest:
     asked_at: int
     mark: Mark
     thread: Thread
-    increment: NDArray[np.int32] | None
-    token_ids: NDArray[np.int32]
+    increment: Prompt | None
+    prompt: Prompt
     new: tuple[Message, ...]
 
 
@@ -102,28 +104,29 @@ class Capture:
         and a prompt that is not of the model's tokens."""
         if asked.prompt is not None:
             token_ids, text = self._renderer.completion_prompt(asked.prompt)
+            prompt = Prompt(token_ids=token_ids)
             asked = replace(asked, prompt=tuple(token_ids.tolist()), messages=(Message(role="user", content=text),))
         marks = message_marks(asked)
         thread: Thread | None = None
-        increment: NDArray[np.int32] | None = None
+        increment: Prompt | None = None
         if found := self._continued(asked, marks):
             place, tokens, new = found
-            token_ids = np.concatenate([place.token_ids, tokens])
+            prompt = concatenated(place.prompt, tokens)
             if place.free:
                 thread, increment = place.thread, tokens
         if thread is None and (before := self._asked.get(marks[-1])):
-            token_ids, new = before.token_ids, ()
+            prompt, new = before.prompt, ()
         elif found is None:
             new = asked.messages
             if asked.prompt is None:
-                token_ids = self._renderer.offering(asked.tools).prompt(asked.messages).token_ids
+                prompt = self._renderer.offering(asked.tools).prompt(asked.messages)
         question = TokenizedRequest(
             asked=asked,
             asked_at=next(self._events),
             mark=marks[-1],
-            thread=thread or Thread(Context(token_ids)),
+            thread=thread or Thread(Context(prompt)),
             increment=increment,
-            token_ids=token_ids,
+            prompt=prompt,
             new=new,
         )
         if thread:
@@ -141,14 +144,14 @@ class Capture:
         completion, cut = stopped or completion, stopped is not None
         thread = question.thread
         if question.increment is not None:
-            thread.context.append_tokens(question.increment)
+            thread.context.append(question.increment)
             self._threads.remove(thread)
         self._asked.setdefault(question.mark, ThreadPosition(thread=thread, length=len(thread.context)))
         text, constrained = reply_text(self._renderer, thread.context, completion), bool(question.asked.structure)
         turn = None if constrained else sum(call.turn is not None for call in thread.calls)
         if constrained:
             # Drawn among the tokens that a grammar allowed: a ratio to the learner's whole distribution would be wrong.
-            thread.context.append_tokens(completion.token_ids)
+            thread.context.append(Prompt(token_ids=completion.token_ids))
         else:
             thread.context.append_reply(completion)
         thread.taken = None
@@ -173,7 +176,7 @@ class Capture:
         self._conversation.extend((*question.new, message))
         self.replies, self._cut = self.replies + 1, self._cut + cut
         self._constrained += constrained
-        return Replied(message=message, token_ids=question.token_ids, completion=completion, cut=cut)
+        return Replied(message=message, token_ids=question.prompt.token_ids, completion=completion, cut=cut)
 
     def trajectory(self, task: Task, reward: float | None, timings: Timings, *, ended: bool = True) -> Trajectory:
         """Return the episode, `ended` or given up. Requires at least one reply. The last reply of the main thread that
@@ -219,7 +222,7 @@ class Capture:
 
     def _continued(
         self, asked: AgentRequest, marks: Sequence[Mark]
-    ) -> tuple[ThreadPosition, NDArray[np.int32], tuple[Message, ...]] | None:
+    ) -> tuple[ThreadPosition, Prompt, tuple[Message, ...]] | None:
         """Return the longest known conversation ending in a reply that the request continues, preferably of a free
         thread, with the tokens to append and the new messages. None if none fits, or the template does not append."""
         for known in range(len(marks), 0, -1):
@@ -227,7 +230,7 @@ class Capture:
                 new = asked.messages[known:]
                 try:
                     place = next((place for place in places if place.free), places[0])
-                    increment = self._renderer.offering(asked.tools).increment(new, int(place.token_ids[-1]))
+                    increment = self._renderer.offering(asked.tools).increment(new, int(place.prompt.token_ids[-1]))
                 except ModelError:
                     return None
                 return place, increment, new
@@ -240,7 +243,7 @@ class Capture:
         parsed = ParsedReply()
         if asked.reads_calls and whole:
             marked = before_stop(self._renderer.marked_text(completion.token_ids), asked.stop)
-            parsed = self._renderer.offering(asked.tools).parsed(marked, question.token_ids)
+            parsed = self._renderer.offering(asked.tools).parsed(marked, question.prompt.token_ids)
         self._malformed += parsed.problem is not None
         if not parsed.calls:
             return Message(role="assistant", content=parsed.beside or text)

@@ -51,7 +51,9 @@ def said(message: Message) -> str:
     the same within a reply's text and in `reasoning_content`."""
     calls = [[call.name, json.loads(json.dumps(call.arguments), parse_float=_number)] for call in message.tool_calls]
     if message.role != "assistant":
-        return json.dumps([message.role, message.content, calls], sort_keys=True)
+        return json.dumps(
+            [message.role, message.content, calls, *(one.sha256 for one in message.images)], sort_keys=True
+        )
     thought, content = thought_and_said(message.content)
     thought = MARK.sub("", thought).strip() or (message.reasoning_content or "").strip()
     content = content.strip() if thought else message.content

@@ -23,7 +23,7 @@ from rlhf.rollout.endpoint.threads import TRAINS_MAIN, Trains
 from rlhf.rollout.episode import AGENT, PolicyClient
 from rlhf.rollout.seeds import request_seed
 from rlhf.tracing import CurrentSpan, within
-from rlhf.types import Message, Prompt, Task, Timings, Tool, Trajectory
+from rlhf.types import Message, Task, Timings, Tool, Trajectory
 
 REMEMBERED_ENDS = 65_536
 REPLYING_SHARE = 0.95
@@ -120,7 +120,7 @@ class AgentSession:
         """Return the length of a request's prompt. Raises `ChatRefused` where the template refuses it."""
         question = self._asked(asked)
         self.capture.drop(question)
-        return len(question.token_ids)
+        return len(question.prompt.token_ids)
 
     def _asked(self, asked: AgentRequest) -> TokenizedRequest:
         try:
@@ -150,7 +150,7 @@ class AgentSession:
     async def _reply(self, question: TokenizedRequest) -> Replied:
         """Generate the reply. Raises `ChatRefused`, also where the context has no room for one."""
         asked, began = question.asked, time.monotonic()
-        length, context = len(question.token_ids), self._policy.max_context_tokens
+        length, context = len(question.prompt.token_ids), self._policy.max_context_tokens
         most = self._policy.sampling.max_tokens
         wanted = min(asked.max_tokens or most, most)
         if length >= context:
@@ -170,7 +170,7 @@ class AgentSession:
         try:
             with within(self._episode):
                 completion = await self._policy.engine.generate(
-                    Prompt(token_ids=question.token_ids, policy=self._policy.policy_of(self.role)),
+                    replace(question.prompt, policy=self._policy.policy_of(self.role)),
                     sampling=replace(
                         self._policy.sampling,
                         max_tokens=min(wanted, context - length),

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlhf.errors import NotFinite
+from rlhf.images import ImageFeatures, RowImages, row_images
 from rlhf.trainer.aggregation import Aggregation, denominator, token_weights
 from rlhf.trainer.arrays import Doubles, Floats, Ints, in_rows, mask_of
 from rlhf.trainer.batching.packing import PrefixGroup, cut_microbatches, deal, group_by_prefix, one_context, pack_rows
@@ -129,7 +130,8 @@ class MicroBatch:
     `[S]`: `ends` is the flat index of the last token, `samples` the number of the sample in the batch. A micro-batch
     without action tokens is padding, and is computed like any other. `most` is the largest A of the micro-batches that
     ranks compute at the same time. `routing` `int16 [R, L, layers, k]` are the experts that the engine chose, -1 where
-    they are unknown; None where they were not requested.
+    they are unknown; None where they were not requested. In a batch with `images`, a
+    micro-batch without any has one without a place.
 
     Of its optimizer step, over all ranks: the `denominator` of the loss, the number of ACTION tokens `step_tokens`, and
     the number of samples with any, `step_samples`."""
@@ -144,6 +146,7 @@ class MicroBatch:
     samples: Ints
     most: int = 0
     routing: Routing | None = None
+    images: RowImages | None = None
     denominator: float = 1.0
     step_tokens: int = 0
     step_samples: int = 0
@@ -334,6 +337,7 @@ def _microbatch(batch: Batch, rows: Sequence[Sequence[PrefixGroup]]) -> MicroBat
     # Position 0 for every pad: each is a separate sequence that no other token sees.
     position_ids = np.zeros_like(token_ids)
     routing = _unknown_routing(batch, token_ids.shape)
+    images = list[tuple[int, ImageFeatures]]()
     empty = np.zeros(0, np.int64)
     sources, targets, places, ends, sizes = [empty], [empty], [empty], [], []
 
@@ -344,6 +348,8 @@ def _microbatch(batch: Batch, rows: Sequence[Sequence[PrefixGroup]]) -> MicroBat
         position_ids[row, there] = np.arange(first, stop)
         if routing is not None and segment.routing is not None:
             routing[row, there] = segment.routing[own]
+        begin = row * length + column - first
+        images.extend((begin + one.start, one.features) for one in segment.images if first <= one.start < stop)
 
     for r, row in enumerate(rows):
         stop = 0
@@ -375,6 +381,7 @@ def _microbatch(batch: Batch, rows: Sequence[Sequence[PrefixGroup]]) -> MicroBat
         ends=np.array(ends, np.int64),
         samples=np.searchsorted(batch.offsets, firsts, side="right") - 1,
         routing=routing,
+        images=row_images(images, chain.from_iterable(segment.images for segment in batch.sequences)),
         **batch.columns_at(flat),  # type: ignore[arg-type]
     )
 

@@ -72,7 +72,7 @@ def group_by_prefix(
         segment = sequences[n]
         shared = tokens_before_actions(segment)
         own_tokens = len(segment.token_ids) - shared
-        key = segment.token_ids[:shared].tobytes()
+        key = segment.content_ids[:shared].tobytes()
         alike = groups.setdefault(key, [])
         if not alike or filled[key] + own_tokens > (row_tokens if shared < row_tokens else microbatch_tokens):
             alike.append([])
@@ -102,7 +102,7 @@ def _common(one: Segment, trunk: Segment, length: int) -> int:
     """Count the first tokens of one sequence that are the trunk's, at most `length`. Where experts were chosen for
     tokens, a sampled token keeps its own."""
     most = min(length, len(one.token_ids) if one.routing is None else tokens_before_actions(one))
-    differs = np.flatnonzero(one.token_ids[:most] != trunk.token_ids[:most])
+    differs = np.flatnonzero(one.content_ids[:most] != trunk.content_ids[:most])
     return int(differs[0]) if len(differs) else most
 
 

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlhf.models.probe import proved_rows
+from rlhf.models.probe import proved_rows, sight_of
 from rlhf.models.scalar import ScalarHead, check_same_vocabulary, load_scalar
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch
 from rlhf.trainer.config import CriticConfig
@@ -68,7 +68,7 @@ class Critic:
 
     def _forward(self, microbatch: MicroBatch, places: Tensor) -> Tensor:
         rows = (self._tensor(microbatch.token_ids).long(), self._tensor(microbatch.position_ids).long())
-        values: Tensor = self.engine(*rows, places)
+        values: Tensor = self.engine(*rows, places, images=microbatch.images)
         return values
 
     def _tensor(self, array: NDArray[Any]) -> Tensor:
@@ -89,7 +89,15 @@ def load_scalar_head(
         fresh_head=fresh_head,
         setting=setting,
         sharding=zero.sharding(settings, world_size),
+        trains_tower=settings.model.tower == "trained",
     )
     with module_by_module(model):
-        rows = proved_rows(model, path, device=settings.device, setting=setting, packing=settings.trainer.packing)
+        rows = proved_rows(
+            model,
+            path,
+            device=settings.device,
+            setting=setting,
+            packing=settings.trainer.packing,
+            sight=sight_of(settings.model.tower, path, trust_remote_code=settings.model.trust_remote_code),
+        )
     return as_scalar_head(model, settings, rows)

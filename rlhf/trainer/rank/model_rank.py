@@ -167,8 +167,9 @@ class ModelRank:
             adapters = f", LoRA of rank {model.lora.rank} for {targets}"
         return f"{self.world_size} rank(s) of ZeRO stage {stage} in {model.dtype}{adapters}"
 
-    def _average_weights(self) -> None:
-        """Add the weights to their average, at the end of an update."""
+    def _end_update(self) -> None:
+        """Add the weights to their average, and forget what towers saw."""
+        self.module.rows.forget_images()
         if self.average:
             self.average.update()
 

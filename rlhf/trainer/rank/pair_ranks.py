@@ -39,7 +39,7 @@ class PairRank(ModelRank):
                 last = microbatch is minibatch[-1]
                 total = total + zero.backward(self.engine, loss, self.world_size, last=last)
             self._step(total, accumulator)
-        self._average_weights()
+        self._end_update()
         return accumulator.answer()
 
     def evaluate(self, minibatches: Sequence[Minibatch], terms: PairTerms) -> RankAnswer:
@@ -156,6 +156,7 @@ class RewardRank(PairRank):
             self._tensor(microbatch.token_ids).long(),
             self._tensor(microbatch.position_ids).long(),
             self._tensor(microbatch.ends),
+            images=microbatch.images,
         )
         return scores
 

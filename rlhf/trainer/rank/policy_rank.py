@@ -18,18 +18,15 @@ from transformers import PreTrainedModel
 
 from rlhf.config import is_piece
 from rlhf.errors import CheckpointError, ModelError
-from rlhf.models.config import LoraConfig
-from rlhf.models.loading import load_policy, sharing_weights
-from rlhf.models.lora import add_lora, load_adapter, without_adapter
+from rlhf.images import PlacedImage, in_each_row
+from rlhf.models.lora import without_adapter
 from rlhf.models.policy import PolicyModel
-from rlhf.models.probe import proved_rows
 from rlhf.models.rounding import rounded as otherwise_rounded
 from rlhf.models.routing import RouterBalance, RoutingReplay, balance_of
-from rlhf.models.scalar import check_same_vocabulary
 from rlhf.trainer.arrays import Floats
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch, filled
 from rlhf.trainer.batching.forward_outputs import Column
-from rlhf.trainer.credit.registry import needs_of, needs_reference
+from rlhf.trainer.credit.registry import needs_of
 from rlhf.trainer.losses import (
     Actions,
     Objective,
@@ -45,8 +42,7 @@ from rlhf.trainer.rank.critic import Critic
 from rlhf.trainer.rank.metric_accumulator import MetricAccumulator
 from rlhf.trainer.rank.mismatch import MismatchGuard
 from rlhf.trainer.rank.model_rank import ModelRank
-from rlhf.trainer.rank.sequence_parallel import as_policy
-from rlhf.trainer.rank.sharding import module_by_module
+from rlhf.trainer.rank.policy_loading import load_policy_model, load_reference
 from rlhf.trainer.rank.snapshot import Create
 from rlhf.trainer.rank_answers import Disagreement, RankAnswer
 from rlhf.trainer.settings import LearnerSettings, UpdateArguments
@@ -63,9 +59,9 @@ class Rank(ModelRank):
     def __init__(
         self, rank: int, world_size: int, settings: LearnerSettings, *, base: list[PreTrainedModel] | None = None
     ) -> None:
-        checkpointing, lora = settings.model.gradient_checkpointing, settings.model.lora
-        self.policy = _load(settings, world_size, gradient_checkpointing=checkpointing, lora=lora, base=base)
-        self.reference = _reference(settings, world_size)
+        every, lora = settings.model.gradient_checkpointing, settings.model.lora
+        self.policy = load_policy_model(settings, world_size, gradient_checkpointing=every, lora=lora, base=base)
+        self.reference = load_reference(settings, world_size)
         super().__init__(self.policy, rank, world_size, settings)
         self.critic = Critic(settings.trainer.critic, settings, world_size) if settings.trainer.critic else None
         self.objective = _objective(settings)
@@ -95,16 +91,24 @@ class Rank(ModelRank):
         return found
 
     def token_logprobs(
-        self, token_ids: NDArray[np.int32], routing: Routing | None = None, *, rounded: bool = False
+        self,
+        token_ids: NDArray[np.int32],
+        routing: Routing | None = None,
+        images: Sequence[PlacedImage] = (),
+        *,
+        rounded: bool = False,
     ) -> NDArray[np.float32]:
-        """Log-probs `[R, T - 1]` of the rows `[R, T]` at temperature 1, or with another rounding; `routing` `[R, t,
-        layers, k]` may be of the first tokens only."""
+        """Log-probs `[R, T - 1]` of the rows `[R, T]`, each with the same images, at temperature 1, or with another
+        rounding; `routing` `[R, t, layers, k]` may be of the first tokens only."""
         self._take_routing(routing if routing is None else _filled(routing, token_ids.shape))
         with zero.forward_only(self.engine), otherwise_rounded(self.policy) if rounded else nullcontext():
             rows = self._tensor(token_ids).long()
             places = torch.arange(rows.numel(), device=self.device).view_as(rows)
             sources, targets = places[:, :-1].flatten(), places[:, 1:].flatten()
-            logprobs, _ = self.engine(rows, places[:1].expand_as(rows), sources, targets, 1.0)
+            logprobs, _ = self.engine(
+                rows, places[:1].expand_as(rows), sources, targets, 1.0, images=in_each_row(images, *rows.shape)
+            )
+        self.policy.rows.forget_images()
         found: NDArray[np.float32] = logprobs.view(len(token_ids), -1).cpu().numpy()
         return found
 
@@ -116,7 +120,7 @@ class Rank(ModelRank):
         accumulator = MetricAccumulator()
         given, self._minibatches = minibatches or self._minibatches, ()
         self._optimize(filled(given, columns), arguments, accumulator)
-        self._average_weights()
+        self._end_update()
         return accumulator.answer()
 
     def imitate(self, minibatches: Sequence[Minibatch]) -> RankAnswer:
@@ -132,7 +136,7 @@ class Rank(ModelRank):
                 last = microbatch is minibatch[-1]
                 total = total + zero.backward(self.engine, loss, self.world_size, last=last)
             self._step(total, accumulator)
-        self._average_weights()
+        self._end_update()
         return accumulator.answer()
 
     def manifest(self) -> Manifest:
@@ -336,6 +340,7 @@ class Rank(ModelRank):
             self.settings.temperature,
             entropy_gradient=self.objective.reads_entropies,
             most=microbatch.most,
+            images=microbatch.images,
         )
         return logprobs, entropy
 
@@ -348,57 +353,6 @@ def _filled(routing: Routing, shape: tuple[int, ...]) -> Routing:
     """Experts of the first tokens of rows with this `shape` `(R, T)`, as `[R, T, layers, k]`: -1 where unknown."""
     unknown = np.full((*shape[:1], shape[1] - routing.shape[1], *routing.shape[2:]), -1, np.int16)
     return np.concatenate([routing, unknown], axis=1)
-
-
-def _load(
-    settings: LearnerSettings,
-    world_size: int,
-    *,
-    gradient_checkpointing: int,
-    lora: LoraConfig | None = None,
-    base: list[PreTrainedModel] | None = None,
-) -> PolicyModel:
-    model = (
-        base[0]
-        if base
-        else load_policy(
-            settings.model_path,
-            dtype=settings.model.dtype,
-            attention=settings.model.attention,
-            gradient_checkpointing=gradient_checkpointing,
-            offload_activations=settings.model.offload_activations,
-            trust_remote_code=settings.model.trust_remote_code,
-            loader=settings.model.loader,
-            sharding=zero.sharding(settings, world_size),
-        )
-    )
-    if base is not None:
-        base[:] = [model]  # stays as it is loaded: adapters and DeepSpeed change the modules that they get
-        model = sharing_weights(model)
-    with module_by_module(model):
-        rows = proved_rows(model, settings.model_path, device=settings.device, packing=settings.trainer.packing)
-    model = add_lora(model, lora)
-    if lora and settings.adapter:
-        load_adapter(model, lora, settings.adapter)
-    return as_policy(model, settings, rows).to(settings.device)
-
-
-def _reference(settings: LearnerSettings, world_size: int) -> nn.Module | None:
-    """Return a frozen policy, sharded like the policy, only when the recipe has a use for it. The start of a policy
-    with LoRA needs no copy: it is the policy without its adapter."""
-    free = settings.model.lora is not None and settings.trainer.reference_path is None
-    if free or not (needs_reference(settings.trainer) or settings.trains == "preference"):
-        return None
-    if settings.trainer.reference_path is not None:
-        check_same_vocabulary(
-            settings.model_path,
-            settings.trainer.reference_path,
-            trust_remote_code=settings.model.trust_remote_code,
-            setting="trainer.reference_path",
-        )
-        settings = replace(settings, model_path=settings.trainer.reference_path)
-    frozen = _load(settings, world_size, gradient_checkpointing=0).requires_grad_(False).eval()
-    return zero.build_reference(frozen, settings, world_size)
 
 
 def _balance(policy: PolicyModel, settings: LearnerSettings) -> RouterBalance | None:

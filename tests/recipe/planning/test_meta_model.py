@@ -21,7 +21,7 @@ TOKENS, LENGTHS = 1024, (32, 96, 1)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_made_model_has_the_shape_that_is_planned(architecture: str) -> None:
     config = TinyModelConfig(architecture=architecture)  # type: ignore[arg-type]
-    model = tiny_model(config, byte_tokenizer(), seed=0)
+    model = tiny_model(config, byte_tokenizer(sees=config.sees), seed=0)
     shape = shape_of("made", tiny_values(config))
     assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert (shape.layers, shape.kv_heads, shape.head_size) == (2, 1, 64)

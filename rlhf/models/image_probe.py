@@ -1,0 +1,70 @@
+"""Proves at load time that rows with images are computed as the model's own forward pass computes single sequences."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlhf.chat.image_reader import ImageReader, noise_image
+from rlhf.images import ImageFeatures, RowImages
+from rlhf.models.policy import RowForward
+from rlhf.models.vision import placeholders
+
+SIZES = ((64, 48), (48, 80))
+"""Of the two images, in pixels."""
+BEFORE, SHARED, AFTER = 3, 2, (9, 8, 7)
+"""Number of text tokens before an image, of those after it that the first two sequences share, and of all after it."""
+
+
+def rows_with_images(
+    model: PreTrainedModel, rows: RowForward, reader: ImageReader
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the hidden states of the last tokens of three sequences with images, the second a branch of the first: as
+    packed rows have them, and as the model's own forward pass has them."""
+    one, other = (reader.features(noise_image(size)) for size in SIZES)
+    first, second, third = _sequences(model, [one, one, other])
+    shared = BEFORE + len(one.token_ids) + SHARED
+    second[:shared] = first[:shared]
+    ids = torch.cat([first, second[shared:], third])
+    positions = torch.cat([torch.arange(len(first)), torch.arange(shared, len(second)), torch.arange(len(third))])
+    starts = np.array([BEFORE, len(first) + len(second) - shared + BEFORE], np.int64)
+    places = torch.arange(len(ids), device=model.device)
+    images = RowImages(images=(one, other), starts=starts)
+    _, row = rows.hidden(model, ids[None], positions.to(model.device)[None], places, images)
+    found = torch.split(row, [len(first), len(second) - shared, len(third)])
+    expected = [_own(model, ids, image) for ids, image in ((first, one), (second, one), (third, other))]
+    lengths = (AFTER[0], AFTER[1] - SHARED, AFTER[2])
+    return ([part[-n:] for part, n in zip(found, lengths, strict=True)],
+            [part[-n:] for part, n in zip(expected, lengths, strict=True)])  # fmt: skip
+
+
+def _sequences(model: PreTrainedModel, images: list[ImageFeatures]) -> list[Tensor]:
+    settings = model.config.to_dict()
+    taken = {value for name, value in settings.items() if name.endswith("_token_id") and isinstance(value, int)}
+    plain = np.array([token for token in range(int(model.config.get_text_config().vocab_size)) if token not in taken])
+    rng = np.random.default_rng(0)
+    return [
+        torch.from_numpy(np.concatenate([rng.choice(plain, BEFORE), one.token_ids, rng.choice(plain, after)])).to(
+            model.device
+        )
+        for one, after in zip(images, AFTER, strict=True)
+    ]
+
+
+def _own(model: PreTrainedModel, ids: Tensor, image: ImageFeatures) -> Tensor:
+    """Return the last hidden states of one sequence by the model's own forward pass."""
+    base: Any = model.base_model
+    kinds = torch.zeros_like(ids)
+    kinds[BEFORE + placeholders(model, np.array(image.token_ids))] = 1
+    tensors = {name: torch.from_numpy(array).to(model.device) for name, array in image.tensors.items()}
+    given = {"mm_token_type_ids": kinds[None], "token_type_ids": kinds[None], **tensors}
+    taken = inspect.signature(base.forward).parameters
+    hidden: Tensor = base(
+        input_ids=ids[None], use_cache=False, **{name: value for name, value in given.items() if name in taken}
+    ).last_hidden_state
+    return hidden[0]
