@@ -15,6 +15,9 @@ RoutingMode = Literal["replay", "compare", "ignore"]
 """How the learner uses the experts that engines chose: replay them, compare them with its own, or ignore them."""
 
 
+PATCH_PIXELS, MERGED_PATCHES, LARGEST_IMAGE = 14, 2, 224 * 224
+"""A patch of a tiny model's tower, how many of them along each side become one token, and the pixels of the largest
+image: a larger one is made smaller."""
 LINEAR_HEAD = 64
 """The smallest head size that vLLM's linear attention takes on a CPU, in bfloat16 only."""
 
@@ -61,6 +64,21 @@ class TinyModelConfig(Config):
     def sees(self) -> bool:
         """Whether it has a tower for images."""
         return self.architecture == "qwen3_vl"
+
+    @property
+    def of_tower(self) -> dict[str, Any]:
+        """The settings of its tower of two layers, which sees patches of 14 x 14 pixels."""
+        return {
+            "depth": 2,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_heads": self.heads,
+            "out_hidden_size": self.hidden_size,
+            "patch_size": PATCH_PIXELS,
+            "spatial_merge_size": MERGED_PATCHES,
+            "num_position_embeddings": LARGEST_IMAGE // PATCH_PIXELS**2,
+            "deepstack_visual_indexes": [0],
+        }
 
     @property
     def of_architecture(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen2Tokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from rlhf.models.config import TinyModelConfig
+from rlhf.models.config import LARGEST_IMAGE, MERGED_PATCHES, PATCH_PIXELS, TinyModelConfig
 
 disable_progress_bar()  # type: ignore[no-untyped-call]
 PAD, START, END = "<|pad|>", "<|im_start|>", "<|im_end|>"
@@ -27,8 +27,6 @@ SEEING_TEMPLATE = CHAT_TEMPLATE.replace(
     "{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
     "{% endfor %}{% endif %}",
 )
-PATCH_PIXELS, MERGED, MOST_PIXELS = 14, 2, 224 * 224
-"""A patch of the tower's input, how many of them, along each side, become one token, and the largest image."""
 ARCHITECTURES: dict[str, tuple[Any, Any]] = {
     "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
@@ -80,23 +78,12 @@ def tiny_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerBase, seed
 
 
 def _seeing(config: TinyModelConfig, text: Any, tokenizer: PreTrainedTokenizerBase) -> transformers.Qwen3VLConfig:
-    """Return the configuration of a tower of two layers before the language model."""
-    tower = {
-        "depth": 2,
-        "hidden_size": config.hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_heads": config.heads,
-        "out_hidden_size": config.hidden_size,
-        "patch_size": PATCH_PIXELS,
-        "spatial_merge_size": MERGED,
-        "num_position_embeddings": (MOST_PIXELS // PATCH_PIXELS**2),
-        "deepstack_visual_indexes": [0],
-    }
+    """Return the configuration of the language model with its tower."""
     of_name: Any = tokenizer.convert_tokens_to_ids
     start, end, image, video = map(of_name, SEEN)
     return transformers.Qwen3VLConfig(
         text_config=text.to_dict(),
-        vision_config=tower,
+        vision_config=config.of_tower,
         image_token_id=image,
         video_token_id=video,
         vision_start_token_id=start,
@@ -110,8 +97,8 @@ def save_tiny(config: TinyModelConfig, seed: int, folder: Path) -> Path:
     tiny_model(config, tokenizer, seed).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if config.sees:
-        sizes = {"patch_size": PATCH_PIXELS, "merge_size": MERGED, "temporal_patch_size": 2}
-        limits = {"shortest_edge": (PATCH_PIXELS * MERGED) ** 2, "longest_edge": MOST_PIXELS}
+        sizes = {"patch_size": PATCH_PIXELS, "merge_size": MERGED_PATCHES, "temporal_patch_size": 2}
+        limits = {"shortest_edge": (PATCH_PIXELS * MERGED_PATCHES) ** 2, "longest_edge": LARGEST_IMAGE}
         processor: Any = transformers.Qwen3VLProcessor
         processor(
             image_processor=transformers.Qwen2VLImageProcessor(size=limits, **sizes),

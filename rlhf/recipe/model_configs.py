@@ -49,8 +49,7 @@ def known_models() -> dict[str, Values]:
 
 def tiny_values(tiny: TinyModelConfig) -> Values:
     """Return the configuration that `rlhf.models.tiny` gives such a model."""
-    return {
-        "model_type": "qwen3_5_text" if tiny.architecture == "qwen3_5" else tiny.architecture,
+    text = {
         "vocab_size": TINY_VOCABULARY,
         "hidden_size": tiny.hidden_size,
         "intermediate_size": tiny.intermediate_size,
@@ -62,6 +61,12 @@ def tiny_values(tiny: TinyModelConfig) -> Values:
         "tie_word_embeddings": tiny.tie_word_embeddings,
         **tiny.of_architecture,
     }
+    if tiny.sees:
+        tied = tiny.tie_word_embeddings
+        return {
+            "model_type": "qwen3_vl", "text_config": text, "vision_config": tiny.of_tower, "tie_word_embeddings": tied
+        }  # fmt: skip
+    return {"model_type": "qwen3_5_text" if tiny.architecture == "qwen3_5" else tiny.architecture, **text}
 
 
 def _read(file: Path) -> Values:
