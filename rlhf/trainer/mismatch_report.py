@@ -14,6 +14,7 @@ from rlhf.types import PolicyVersion
 
 LONG = "only long ones: the attention window or the rope scaling of learner and engine differ; compare model.attention"
 SOME = "some of any length: rows of several sequences are not computed apart; use another model.attention"
+SHOWN = "; all of these have images: the learner may see other pixels than the engine, or at other tokens"
 ALL = (
     "all of them: engine and learner have other weights or another temperature, or a LoRA delta was lost in 16 bits "
     "(model.lora.weight_sync=adapter)"
@@ -22,13 +23,14 @@ ALL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComparedSequence:
-    """One sequence with tokens of the current version: its sample, its `length`, the `wrong` positions, and the largest
-    deviation of its tokens."""
+    """One sequence with tokens of the current version: its sample, its `length`, the `wrong` positions, the largest
+    deviation of its tokens, and whether it has images."""
 
     sample: tuple[int, int]
     length: int
     wrong: Ints
     largest: float
+    shown: bool
 
 
 def explain_disagreement(
@@ -48,7 +50,8 @@ def explain_disagreement(
         f"nats on average over {disagreement.tokens} tokens (allowed {limits.mean:.3g}), {disagreement.share:.1%} by "
         f"more than {limits.high:.3g} (allowed {limits.share:.0%}); most, {worst.largest:.3g}, in sample {sample} of "
         f"group {ordinal}, at {_ranges(worst.wrong)} of its {worst.length} tokens. {len(wrong)} sequences of "
-        f"{_lengths(wrong)} tokens are off, {len(right)} of {_lengths(right)} are not: {_resembles(wrong, right)}; "
+        f"{_lengths(wrong)} tokens are off, {len(right)} of {_lengths(right)} are not: "
+        f"{_resembles(wrong, right)}{SHOWN if all(each.shown for each in wrong) else ''}; "
         "trainer.mismatch=ignore trains on them all the same"
     )
 
@@ -67,6 +70,7 @@ def _compared(batch: Batch, logprobs: NDArray[np.float32], allowed: float) -> li
                     length=len(segment.token_ids),
                     wrong=actions[own > allowed],
                     largest=float(np.nanmax(own)),
+                    shown=bool(segment.images),
                 )
             )
     return found

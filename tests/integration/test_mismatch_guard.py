@@ -46,12 +46,13 @@ class Rows(policy_module.WholeRows):
     """Rows with another mask."""
 
     def __init__(self, mask: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
         self.mask = mask
 
-    def hidden(self, model: Any, token_ids: Any, position_ids: Any, places: Any) -> tuple[slice, torch.Tensor]:
+    def hidden(self, *arguments: Any) -> tuple[slice, torch.Tensor]:
         right, policy_module.packed_masks = policy_module.packed_masks, self.mask
         try:
-            return super().hidden(model, token_ids, position_ids, places)
+            return super().hidden(*arguments)
         finally:
             policy_module.packed_masks = right
 

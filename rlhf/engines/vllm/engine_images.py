@@ -49,6 +49,13 @@ class EngineImages:
         for one in hashes:
             self._kept.pop(one, None)
 
+    def check_all_given(self, token_ids: NDArray[np.int32], images: Sequence[PlacedImage]) -> None:
+        """Raise `ModelError` for a prompt with tokens of an image that it does not have."""
+        given = sum(len(self._seen(np.array(placed.features.token_ids))) for placed in images)
+        if (found := len(self._seen(token_ids))) != given:
+            have = f"its {len(images)} images are {given} of them"
+            raise ModelError(f"the prompt has {found} tokens of images, and {have}")
+
     def place(self, sha256: str, start: int, expected: int) -> PlacedImage:
         """Return the place of a kept image. Raises `ModelError` unless its tensors have the `expected` checksum."""
         if sha256 not in self._kept:

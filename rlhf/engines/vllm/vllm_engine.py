@@ -141,6 +141,8 @@ class VllmEngine:
         params = sampling_params(request, self._settings, seeded=self._seeded)
         try:
             images = [self._images.place(*one) for one in request.images] if self._images else []
+            if self._images:
+                self._images.check_all_given(request.token_ids, images)
             reply = self._add(request.id, request.token_ids, params, request.policy, images)
         except VLLMValidationError as error:
             if not request.structure:
