@@ -23,6 +23,7 @@ from rlhf.types import Message, Prompt
 REMEMBERED_BYTES = 2**29
 """Bytes of tensors that are kept for the next samples and turns."""
 NO_TOWER = "the conversation has images, but the model runs without its tower; set model.tower: frozen (or trained)"
+NOISE_PIXELS = (64, 48)
 PROCESSOR = ("image_processor", "tokenizer", "image_token")
 
 
@@ -30,7 +31,7 @@ class ImageReader:
     """Reads images for the model in a folder, or of a hub name, by its processor. Raises `ModelError` for a model
     without one."""
 
-    def __init__(self, path: str, *, trust_remote_code: bool = False) -> None:
+    def __init__(self, path: str, *, trust_remote_code: bool = False, setting: str = "model.path") -> None:
         from transformers import AutoProcessor  # imports torch
 
         from rlhf.models.transformers_internals import processed_image
@@ -40,7 +41,7 @@ class ImageReader:
         made = catch(lambda: load.from_pretrained(path, trust_remote_code=trust_remote_code))
         if isinstance(made, Raised) or any(not hasattr(made, name) for name in PROCESSOR):
             why = f": {made.error}" if isinstance(made, Raised) else ""
-            raise ModelError(f"model.path={path} has no processor of images, so it cannot be shown any{why}")
+            raise ModelError(f"{setting}={path} has no processor of images, so it cannot be shown any{why}")
         self._processor: Any = made
         self._mark = int(made.tokenizer.convert_tokens_to_ids(made.image_token))
         self._known: OrderedDict[str, ImageFeatures] = OrderedDict()
@@ -98,6 +99,16 @@ class ImageReader:
         )
         self._bytes += image_bytes(found)
         return found
+
+
+def check_same_images(policy: str, other: str, *, trust_remote_code: bool = False, setting: str) -> None:
+    """Check that another model, which the recipe names by `setting`, is shown an image as the policy is. Raises
+    `ModelError`."""
+    image = noise_image(NOISE_PIXELS)
+    own = ImageReader(policy, trust_remote_code=trust_remote_code).features(image)
+    found = ImageReader(other, trust_remote_code=trust_remote_code, setting=setting).features(image)
+    if (own.checksum, own.token_ids) != (found.checksum, found.token_ids):
+        raise ModelError(f"{setting}={other}: its processor makes something else of an image than the policy's")
 
 
 def with_images(token_ids: Sequence[int], messages: Sequence[Message], reader: ImageReader | None) -> Prompt:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rlhf.chat.image_reader import NO_TOWER, ImageReader, concatenated, noise_image, with_images
+from rlhf.chat.image_reader import NO_TOWER, NOISE_PIXELS, ImageReader, concatenated, noise_image, with_images
 from rlhf.chat.increments import QUESTION, Increments
 from rlhf.chat.templates import NONE, ChatTokenizer, arguments_with_tools, check_parts, prompt_ids, prompt_text
 from rlhf.chat.thinking import HEADER_TOKENS, begun_thinking
@@ -24,7 +24,6 @@ from rlhf.types import Message, Prompt, Task, Tool
 K = TypeVar("K")
 V = TypeVar("V")
 
-NOISE_PIXELS = (56, 56)
 REMEMBERED = 256
 """Cached texts of each kind: the samples of a group share a prompt, and environments repeat themselves."""
 WHOLE_MARK = re.compile(r".*[\n>\]]", re.DOTALL)

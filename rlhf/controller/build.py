@@ -31,7 +31,7 @@ from rlhf.engines.router import Router, RouterByPolicy
 from rlhf.engines.vllm.settings import EngineFacts, EngineSettings
 from rlhf.errors import ConfigError, ModelError, RlhfError
 from rlhf.http.outages import Outages
-from rlhf.models.config import LoraConfig, RoutingMode
+from rlhf.models.config import LoraConfig, ModelConfig, RoutingMode
 from rlhf.recipe.policies import Assignment, assignment, check_roles
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import (
@@ -379,8 +379,7 @@ async def started_serving(
             if base:
                 await asyncio.to_thread(check_same_texts, renderer, one)
         engines = await spawn_engines(recipe, cluster, settings)
-        trust = recipe.model.trust_remote_code
-        reward = await spawn_reward(recipe.reward, cluster, model, logs, outages, trust_remote_code=trust)
+        reward = await spawn_reward(recipe.reward, cluster, model, recipe.model, logs, outages)
         stack.push_async_callback(reward.close)
         facts = await start_engines(engines, reward, together=recipe.rollout.gpus_per_engine % 1 == 0)
         stack.push_async_callback(stop_engines, engines)
@@ -457,24 +456,25 @@ def keeper_of(recipe: Recipe, cluster: Cluster, router: Router, publisher: Publi
 
 
 async def spawn_reward(
-    config: RewardConfig, cluster: Cluster, policy: str, logs: Path, outages: Outages, *, trust_remote_code: bool
+    config: RewardConfig, cluster: Cluster, policy: str, model: ModelConfig, logs: Path, outages: Outages
 ) -> LiveReward:
-    """Return the reward, not started yet. A reward model gets workers on the cluster, and reads the tokens of
-    `policy`."""
+    """Return the reward, not started yet. A reward model gets workers on the cluster, and reads the tokens of `policy`,
+    with the settings of its `model`."""
     scorer, scoring = config.model_scorer, None
     if scorer is not None:
-        scoring = await spawn_reward_model(scorer, cluster, policy, outages.tell, trust_remote_code=trust_remote_code)
+        scoring = await spawn_reward_model(scorer, cluster, policy, model, outages.tell)
     return make_reward(config, logs / "scorers.log", scoring, outages)
 
 
 async def spawn_reward_model(
-    scorer: ScorerConfig, cluster: Cluster, policy: str, tell: Tell, *, trust_remote_code: bool
+    scorer: ScorerConfig, cluster: Cluster, policy: str, model: ModelConfig, tell: Tell
 ) -> ModelReward:
     settings = RewardModelSettings(
         model=os.path.expanduser(str(scorer.model)),
         policy=policy,
         dtype=scorer.dtype,
-        trust_remote_code=trust_remote_code,
+        trust_remote_code=model.trust_remote_code,
+        sees=model.tower is not None,
         device=reward_device(scorer),
         tokens_per_batch=scorer.tokens_per_batch,
     )

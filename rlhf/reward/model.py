@@ -7,14 +7,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rlhf.cluster.restarts import STARTS, Restarts
 from rlhf.cluster.worker import Worker, WorkerHandle
 from rlhf.errors import DeadlinePassed, Raised, WorkerDied, WorkerFailed, catch_awaiting
 from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings, RewardModelWorker
-from rlhf.types import Scored, Task, Trajectory, Unscored, is_finite
+from rlhf.types import Prompt, Scored, Task, Trajectory, Unscored, is_finite
 
 NAME = "model"
 
@@ -53,14 +50,15 @@ class ModelReward:
     async def _score(self, trajectory: Trajectory) -> Scored | Unscored:
         if trajectory.action_tokens == 0:
             return Unscored(kind="empty", detail="the reply is empty")
-        tokens, most = trajectory.segments[-1].token_ids, self._facts.context_tokens
+        last, most = trajectory.segments[-1], self._facts.context_tokens
+        tokens = last.token_ids
         if len(tokens) > most:
             detail = f"{len(tokens)} tokens exceed the reward model's context of {most}"
             return Unscored(kind="too long", detail=detail)
         if int(tokens.max()) >= self._facts.vocab_size:
             detail = f"token {int(tokens.max())} is outside the vocabulary of {self._facts.vocab_size}"
             return Unscored(kind="unknown token", detail=detail)
-        return outcome(await self._batcher.score(tokens))
+        return outcome(await self._batcher.score(Prompt(token_ids=tokens, images=last.images)))
 
 
 def outcome(score: float | Unscored) -> Scored | Unscored:
@@ -86,7 +84,7 @@ class ScoringSeat:
         handle, seconds = WorkerHandle[RewardModelWorker](worker), self.start_timeout_seconds
         return await handle.call(lambda model: model.start(self.settings), timeout_seconds=seconds)
 
-    async def score(self, sequences: Sequence[NDArray[np.int32]], starts: int = STARTS) -> list[float]:
+    async def score(self, sequences: Sequence[Prompt], starts: int = STARTS) -> list[float]:
         """Return the scores, from a new worker if one dies. Raises `WorkerDied` when `starts` more have died, since the
         sequences may be the cause, and what a call raises."""
         handle, seconds = WorkerHandle[RewardModelWorker](self.worker), self.timeout_seconds
@@ -101,7 +99,7 @@ class ScoringSeat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingSequence:
-    tokens: NDArray[np.int32]
+    prompt: Prompt
     answer: asyncio.Future[float | Unscored]
 
 
@@ -114,9 +112,9 @@ class Batcher:
         self._waiting: deque[PendingSequence] = deque()
         self._serving: set[asyncio.Task[None]] = set()
 
-    async def score(self, tokens: NDArray[np.int32]) -> float | Unscored:
+    async def score(self, prompt: Prompt) -> float | Unscored:
         """Return the score, or `Unscored` of kind `timeout` or `raised`. Raises `WorkerDied`."""
-        request = PendingSequence(tokens, asyncio.get_running_loop().create_future())
+        request = PendingSequence(prompt, asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         if self._free:
             task = asyncio.create_task(self._serve(self._free.pop()))
@@ -155,7 +153,7 @@ class Batcher:
 
     async def _ask(self, seat: ScoringSeat, batch: Sequence[PendingSequence]) -> Sequence[float | Unscored]:
         try:
-            scores = await seat.score([request.tokens for request in batch])
+            scores = await seat.score([request.prompt for request in batch])
         except DeadlinePassed as error:
             return [Unscored(kind="timeout", detail=str(error))] * len(batch)
         except WorkerFailed as error:
@@ -166,9 +164,9 @@ class Batcher:
         """Return the oldest requests, up to the token budget; at least one if any is pending."""
         batch: list[PendingSequence] = []
         room = self._tokens
-        while self._waiting and (not batch or len(self._waiting[0].tokens) <= room):
+        while self._waiting and (not batch or len(self._waiting[0].prompt.token_ids) <= room):
             request = self._waiting.popleft()
             if not request.answer.cancelled():
                 batch.append(request)
-                room -= len(request.tokens)
+                room -= len(request.prompt.token_ids)
         return batch

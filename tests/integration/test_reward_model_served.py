@@ -86,7 +86,7 @@ async def test_what_a_killed_worker_was_asked_is_scored_by_the_one_that_follows(
     told: list[str] = []
     outages, asked = Outages(seconds=0.0, tell=told.append), [trajectory(last) for last in (65, 66)]
     async with started_cluster(recipe.cluster, reward_roles(recipe), tmp_path, PlainView(StringIO())) as cluster:
-        reward = await spawn_reward(recipe.reward, cluster, str(folder), tmp_path, outages, trust_remote_code=False)
+        reward = await spawn_reward(recipe.reward, cluster, str(folder), recipe.model, tmp_path, outages)
         await reward.start()
         before = await reward(TASK, asked)
         _, pid, _ = await asyncio.wrap_future(cluster.workers(REWARD)[0]._actor.process.remote().future())

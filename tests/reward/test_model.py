@@ -41,7 +41,7 @@ class FakeWorker:
                 raise ModelError("model.path=m: gone")
             return RewardModelFacts(context_tokens=50, vocab_size=250)
         (sequences,) = arguments
-        self.asked.append([int(tokens[-1]) for tokens in sequences])
+        self.asked.append([int(one.token_ids[-1]) for one in sequences])
         await asyncio.sleep(0)
         await self.go.wait()
         if self.fails:

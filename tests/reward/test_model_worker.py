@@ -14,6 +14,7 @@ from rlhf.models.config import TinyModelConfig
 from rlhf.models.scalar import load_scalar
 from rlhf.models.tiny import byte_tokenizer, save_tiny
 from rlhf.reward.model_worker import RewardModelFacts, RewardModelSettings, RewardModelWorker
+from rlhf.types import Prompt
 
 TINY = TinyModelConfig(hidden_size=64, intermediate_size=128, max_position_embeddings=96)
 
@@ -42,7 +43,7 @@ def test_scores_are_those_of_hugging_face_whatever_goes_together(policy: str, re
     plain = AutoModelForSequenceClassification.from_pretrained(reward_model)
     with torch.no_grad():
         expected = [float(plain(torch.tensor(tokens).long()[None]).logits) for tokens in sequences]
-    np.testing.assert_allclose(worker.score(sequences), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(worker.score([Prompt(token_ids=one) for one in sequences]), expected, rtol=0, atol=1e-5)
     assert np.std(expected) > 1e-3
 
 

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rlhf.chat.image_reader import check_same_images
 from rlhf.models.probe import proved_rows, sight_of
 from rlhf.models.scalar import ScalarHead, check_same_vocabulary, load_scalar
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch
@@ -31,6 +32,8 @@ class Critic:
         if config.path is not None:
             trusted = settings.model.trust_remote_code
             check_same_vocabulary(settings.model_path, path, trust_remote_code=trusted, setting=setting)
+            if settings.model.tower:
+                check_same_images(settings.model_path, path, trust_remote_code=trusted, setting=setting)
         fresh = config.path is None
         self.module = load_scalar_head(path, settings, world_size, fresh_head=fresh, setting=setting)
         steps = settings.trainer.optimizer_steps

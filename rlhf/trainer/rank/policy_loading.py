@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch import nn
 from transformers import PreTrainedModel
 
+from rlhf.chat.image_reader import check_same_images
 from rlhf.models.config import LoraConfig
 from rlhf.models.loading import load_policy, sharing_weights
 from rlhf.models.lora import add_lora, load_adapter
@@ -75,6 +76,10 @@ def load_reference(settings: LearnerSettings, world_size: int) -> nn.Module | No
             trust_remote_code=settings.model.trust_remote_code,
             setting="trainer.reference_path",
         )
+        if settings.model.tower:
+            trusted = settings.model.trust_remote_code
+            other = settings.trainer.reference_path
+            check_same_images(settings.model_path, other, trust_remote_code=trusted, setting="trainer.reference_path")
         settings = replace(settings, model_path=settings.trainer.reference_path)
     frozen = load_policy_model(settings, world_size, gradient_checkpointing=0).requires_grad_(False).eval()
     return zero.build_reference(frozen, settings, world_size)
