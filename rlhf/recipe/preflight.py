@@ -215,6 +215,8 @@ def check_model_folder(recipe: Recipe) -> None:
     folder = Path(recipe.model.path).expanduser()
     config = read_model_config(folder)
     check_remote_code(folder, config, trusted=recipe.model.trust_remote_code)
+    if recipe.model.tower and "vision_config" not in config:
+        raise ModelError(f"{folder}: its config.json has no vision_config, so it cannot see; remove model.tower")
     check_context(recipe, context_tokens(config))
     check_heads(recipe, config)
     if recipe.plays and text_config(config).get("dual_chunk_attention_config"):

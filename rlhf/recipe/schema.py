@@ -363,6 +363,11 @@ class Recipe(Config):
                 f"model.attention is {self.model.attention}, but ranks that share rows "
                 f"(trainer.deepspeed.sequence_parallel: {size}) exchange heads around sdpa; use sdpa"
             )
+        if size > 1 and self.model.tower:
+            raise ValueError(
+                f"model.tower shows images, but ranks that share rows (trainer.deepspeed.sequence_parallel: {size}) "
+                "compute text alone; use sequence_parallel: 1"
+            )
 
     def _engines_take_turns(self) -> None:
         if not self.plays:

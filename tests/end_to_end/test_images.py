@@ -73,6 +73,26 @@ def test_a_run_on_images_that_stopped_goes_on_bit_for_bit(whole: Run, tmp_path: 
     assert same_to_the_bit(resumed, whole)
 
 
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("swapped", "the engine has other pixels than the learner for image"),
+        pytest.param("resized", "vLLM makes 13 tokens of a prompt that has 16 tokens", marks=pytest.mark.slow),
+        pytest.param("doubled", "tokens for the learner: its 1 images take others there", marks=pytest.mark.slow),
+        pytest.param("lost", "the prompt has 4 tokens of images, and its 0 images are 0", marks=pytest.mark.slow),
+    ],
+)
+def test_a_fault_on_one_side_ends_the_run_in_its_first_update(
+    whole: Run, fault: str, told: str, tmp_path: Path, cache: Path
+) -> None:
+    planted = ("data.train.tasks=tests.end_to_end.image_faults:tasks", f"data.train.arguments.fault={fault}")
+    arguments = ("train", str(QUADRANT), f"run.dir={tmp_path}", f"model.cache_dir={cache}", *SHORT, *planted)
+    ended = run_warm(*arguments)
+    assert ended.returncode in (1, 2)
+    assert told in ended.stdout + ended.stderr
+    assert "update  1/4" not in ended.stdout + ended.stderr
+
+
 @pytest.fixture(scope="module")
 def sees(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = TinyModelConfig(architecture="qwen3_vl", hidden_size=64, intermediate_size=128, layers=1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf.data.config import DatasetConfig
-from rlhf.errors import ConfigError, DataError
+from rlhf.errors import ConfigError, DataError, ModelError
 from rlhf.recipe import preflight
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.preflight import check_context, check_dataset, check_devices, check_heads, check_pieces
@@ -155,3 +155,28 @@ def test_a_cache_that_torch_cannot_write_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(ConfigError, match="TORCHINDUCTOR_CACHE_DIR=/proc/self cannot be written"):
         preflight.check_cache()
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        ({"model": {"path": "a/b", "tower": "trained", "lora": {"rank": 4}}}, "adapters of the language part alone"),
+        ({"model": {"tiny": {"architecture": "qwen2"}, "tower": "frozen"}}, "qwen2 has none; set tiny.architecture"),
+        (
+            {"model": {"path": "a/b", "tower": "frozen"},
+             "trainer": {"deepspeed": {"ranks": 2, "sequence_parallel": 2}}},
+            "compute text alone; use sequence_parallel: 1",
+        ),
+    ],
+)  # fmt: skip
+def test_a_tower_that_cannot_be_used_is_refused_at_once(parts: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        recipe(**parts)
+
+
+def test_a_model_without_a_tower_cannot_be_shown_images(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2", "num_attention_heads": 2}')
+    with pytest.raises(
+        ModelError, match=r"its config.json has no vision_config, so it cannot see; remove model\.tower"
+    ):
+        preflight.check_model_folder(recipe(model={"path": str(tmp_path), "tower": "frozen"}))
