@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +59,30 @@ class RowImages:
 
     def placed(self) -> Iterable[tuple[int, ImageFeatures]]:
         return zip(self.starts.tolist(), self.images, strict=False)
+
+
+def shown_text(content: str, images: Sequence[Image]) -> str:
+    """Return the content of a message for people and judges, with `[image 56x56]` (pixels) in place of each mark, or
+    the begin of the hash of an image from records."""
+    sizes = ("x".join(map(str, image_size(image))) if image.data else image.sha256[:8] for image in images)
+    return with_names(content, sizes) if images else content
+
+
+def with_names(content: str, names: Iterable[str]) -> str:
+    """Return the content of a message with `[image NAME]` in place of the marks of its images."""
+    for name in names:
+        content = content.replace(IMAGE_MARK, f"[image {name}]", 1)
+    return content
+
+
+def image_size(image: Image) -> tuple[int, int]:
+    """Return the size of an image as it is shown, upright, width first. Its header has it."""
+    from PIL import ExifTags  # slow to import, and most runs have no images
+    from PIL import Image as pillow
+
+    with pillow.open(io.BytesIO(image.data)) as picture:
+        lies = picture.getexif().get(ExifTags.Base.Orientation, 1) > 4
+        return (picture.height, picture.width) if lies else picture.size
 
 
 def row_images(placed: Sequence[tuple[int, ImageFeatures]], other: Iterable[PlacedImage]) -> RowImages | None:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from rlhf.config import flatten
 from rlhf.errors import FailureBudgetSpent
+from rlhf.images import shown_text
 from rlhf.rollout.agent import AGENT_FAILURE
 from rlhf.rollout.group import unlike_openings
 from rlhf.runs.alarms import alarms
@@ -175,8 +176,8 @@ def shown_reply(version: PolicyVersion, trajectory: Trajectory, score: Scored) -
     messages = trajectory.conversation or trajectory.task.messages
     replies = [place for place, message in enumerate(messages) if message.role == "assistant"]
     asked = messages[: replies[-1]] if replies else messages
-    question = asked[-1].content if asked else ""
-    first = next((message.content for message in asked if message.role == "user"), "")
+    question = shown_text(asked[-1].content, asked[-1].images) if asked else ""
+    first = next((shown_text(message.content, message.images) for message in asked if message.role == "user"), "")
     begins = f"  begins    {in_one_line(first)}\n" if len(replies) > 1 else ""
     return (
         f"a reply of update {version}, reward {score.value:.3f}\n{begins}"
@@ -187,7 +188,8 @@ def shown_reply(version: PolicyVersion, trajectory: Trajectory, score: Scored) -
 
 def episode_row(trajectory: Trajectory, score: Scored) -> EpisodeRow:
     """Return an episode as a row, with its texts shortened and without control characters."""
-    question = trajectory.task.messages[-1].content if trajectory.task.messages else ""
+    last = trajectory.task.messages[-1:]
+    question = "".join(shown_text(message.content, message.images) for message in last)
     task, asked, reply = (
         escape_controls(text[:LOGGED_CHARACTERS]) for text in (trajectory.task.id, question, trajectory.response)
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from rlhf.chat.thinking import after_thinking
+from rlhf.images import shown_text
 from rlhf.reward.config import JudgeConfig
 from rlhf.reward.wire import conversation_text, message_text
 from rlhf.types import Message, Task, Trajectory, Unscored
@@ -97,7 +98,7 @@ def _author(episode: Trajectory) -> str:
 
 def _message(message: Message, author: str) -> str:
     if message.role != "assistant":
-        return _fenced(f"{message.role} message", message.content)
+        return _fenced(f"{message.role} message", shown_text(message.content, message.images))
     return _fenced(f"{author} message", message_text(replace(message, content=after_thinking(message.content))))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf.images import shown_text
 from rlhf.reward.config import RemoteConfig
 from rlhf.types import Message, Task, Trajectory, Unscored, is_finite
 
@@ -41,7 +42,7 @@ class Shape:
 def conversation_text(messages: Sequence[Message]) -> str:
     """Return messages as plain text: a single one unchanged, several with their roles in front."""
     if len(messages) == 1:
-        return messages[0].content
+        return shown_text(messages[0].content, messages[0].images)
     return "\n\n".join(f"{message.role}: {message_text(message)}" for message in messages)
 
 
@@ -52,9 +53,10 @@ def text_before(episode: Trajectory) -> str:
 
 
 def message_text(message: Message) -> str:
-    """Return a message's text, and its tool calls."""
+    """Return a message's text, with the size of each image in its place, and its tool calls."""
+    content = shown_text(message.content, message.images)
     calls = [f"{call.name}({json.dumps(dict(call.arguments), ensure_ascii=False)})" for call in message.tool_calls]
-    return "\n".join([message.content, *calls] if message.content else calls)
+    return "\n".join([content, *calls] if content else calls)
 
 
 def scores(shape: Shape, answer: Any, count: int) -> list[Score]:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlhf.chat.image_reader import noise_image
+from rlhf.images import IMAGE_MARK
 from rlhf.reward.config import RemoteConfig
 from rlhf.reward.wire import SHAPES, conversation_text, parse_number, scores
 from rlhf.types import EpisodeStatus, Message, Segment, Task, ToolCall, Trajectory, Unscored
@@ -128,6 +130,9 @@ def test_a_number_is_a_number() -> None:
 def test_a_single_message_is_its_text_and_a_chat_names_its_roles() -> None:
     system, user = Message(role="system", content="Be brief."), Message(role="user", content="6*7?")
     assert conversation_text((user,)) == "6*7?"
+    shown = Message(role="user", content=f"{IMAGE_MARK}dark?", images=(noise_image((30, 20)),))
+    assert conversation_text((shown,)) == "[image 30x20]dark?"
+    assert conversation_text((system, shown)) == "system: Be brief.\n\nuser: [image 30x20]dark?"
     assert conversation_text((system, user)) == "system: Be brief.\n\nuser: 6*7?"
 
 
