@@ -18,7 +18,7 @@ from rlhf.chat.thinking import HEADER_TOKENS, begun_thinking
 from rlhf.chat.tool_calls import ParsedReply, ToolFormat, plain_text
 from rlhf.chat.turn_end import frame_tokens, mark_text, turn_end
 from rlhf.errors import ModelError
-from rlhf.images import ImageFeatures
+from rlhf.images import Image, ImageFeatures
 from rlhf.types import Message, Prompt, Task, Tool
 
 K = TypeVar("K")
@@ -90,6 +90,11 @@ class ChatRenderer:
         for end in self.stop_token_ids:
             text = text.replace(mark_text(self.tokenizer, end), "")
         return ReplyAsWritten(text=text, thinking=thinking)
+
+    @property
+    def features_of(self) -> Callable[[Image], ImageFeatures] | None:
+        """The function that processes an image for the model; None for a model that is shown none."""
+        return self._images.features if self._images else None
 
     @property
     def noise(self) -> ImageFeatures | None:

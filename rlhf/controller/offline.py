@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+from rlhf.chat.image_reader import ImageReader
 from rlhf.cluster.worker import Worker
 from rlhf.controller.build import make_learner, start_ranks
 from rlhf.controller.dataset_trainer import DatasetTrainer, DatasetUpdate
@@ -14,6 +16,7 @@ from rlhf.controller.run import Counts
 from rlhf.data.order import TaskOrder
 from rlhf.data.tasks import Tell
 from rlhf.recipe.schema import Recipe
+from rlhf.runs.image_files import image_folder, with_features
 from rlhf.runs.recorded_episodes import recorded_episodes
 from rlhf.trainer.learner import RemoteLearner
 from rlhf.trainer.offline import Recording, check_fit, read_recording
@@ -25,9 +28,16 @@ class OfflineTrainer(DatasetTrainer):
 
     shown = ("reward/mean", "policy/approx_kl")
 
-    def __init__(self, learner: RemoteLearner, recording: Recording, order: TaskOrder[Group], batch_size: int) -> None:
+    def __init__(
+        self,
+        learner: RemoteLearner,
+        recording: Recording,
+        order: TaskOrder[Group],
+        batch_size: int,
+        seen: Callable[[Group], Group] = lambda group: group,
+    ) -> None:
         super().__init__(learner, batch_size)
-        self._recording, self._order, self._samples = recording, order, 0
+        self._recording, self._order, self._samples, self._seen = recording, order, 0, seen
 
     async def resume(self, checkpoint: Path) -> None:
         await super().resume(checkpoint)
@@ -36,7 +46,8 @@ class OfflineTrainer(DatasetTrainer):
 
     async def update(self) -> DatasetUpdate:
         first = self.learner.version * self.batch_size
-        groups = [self._order[ordinal] for ordinal in range(first, first + self.batch_size)]
+        recorded = [self._order[ordinal] for ordinal in range(first, first + self.batch_size)]
+        groups = await asyncio.to_thread(list, map(self._seen, recorded))
         updated = await self.learner.update(groups)
         self._samples += len(updated.samples)
         return DatasetUpdate(metrics=updated.metrics, tokens=int(updated.metrics["tokens/trained"]))
@@ -62,7 +73,7 @@ class OfflineTrainer(DatasetTrainer):
 async def start_offline(recipe: Recipe, workers: Sequence[Worker], model: str, tell: Tell) -> OfflineTrainer:
     """Start the ranks on the policy in `model`, and read the episodes to train on."""
     file = recorded_episodes(str(recipe.data.episodes))
-    recording = await asyncio.to_thread(read_recording, recipe.trainer, file)
+    recording = await asyncio.to_thread(read_recording, recipe.trainer, file, sees=bool(recipe.model.tower))
     tell(recording.describe())
     if recipe.data.eval is not None:
         tell("data.eval is not evaluated, because this kind starts no engine; run rlhf eval with a checkpoint")
@@ -70,7 +81,11 @@ async def start_offline(recipe: Recipe, workers: Sequence[Worker], model: str, t
     facts = await start_ranks(learner, recipe, model, tell)
     check_fit(recording, file, vocab_size=facts["vocab_size"], context_tokens=facts["context_tokens"])
     order = TaskOrder(recording.sound, recipe.seed, recipe.data.shuffle)
-    return OfflineTrainer(learner, recording, order, recipe.trainer.groups_per_update)
+    if not recipe.model.tower:
+        return OfflineTrainer(learner, recording, order, recipe.trainer.groups_per_update)
+    reader = ImageReader(model, trust_remote_code=recipe.model.trust_remote_code)
+    seen = partial(with_features, folder=image_folder(file), features_of=reader.features)
+    return OfflineTrainer(learner, recording, order, recipe.trainer.groups_per_update, seen)
 
 
 def _outcomes(groups: Mapping[str, Sequence[Group]]) -> Iterable[str]:

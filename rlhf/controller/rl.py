@@ -48,6 +48,7 @@ from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.episode_parts import EpisodeParts
 from rlhf.runs.episode_records import ended_in_evaluation
 from rlhf.runs.folder import RunFolder
+from rlhf.runs.image_files import FeaturesOf, image_folder, with_features
 from rlhf.runs.plot import plot_rewards
 from rlhf.runs.provenance import Provenance
 from rlhf.runs.recorded_episodes import groups_again
@@ -165,7 +166,8 @@ class Playing(Callback, GroupLog):
         before = context.point.trainer_state if context.point else None
         self.learner, self._publisher, self._folder, self._tasks = learner, publisher, folder, tasks
         self._outages, self._leaving = serving.outages, context.leaving
-        self._buffer = make_buffer(recipe.trainer, context.point, waiting_groups(folder, context.point, view.message))
+        waiting = waiting_groups(folder, context.point, view.message, serving.renderer.features_of)
+        self._buffer = make_buffer(recipe.trainer, context.point, waiting)
         rollout = serving.rollout(
             recipe.sampling.sampling(),
             group_size=recipe.trainer.group_size,
@@ -357,12 +359,15 @@ def batch_notices(recipe: Recipe, tell: Callable[[str], None]) -> list[BatchNoti
 
 
 def waiting_groups(
-    folder: RunFolder, point: ResumePoint | None, tell: Callable[[str], None]
+    folder: RunFolder, point: ResumePoint | None, tell: Callable[[str], None], features_of: FeaturesOf | None = None
 ) -> list[tuple[PolicyVersion, Group]]:
     """Return the groups that waited for their second use at a checkpoint, from their records, each with the update that
-    trained it first. Report those whose records are lost."""
+    trained it first. Report those whose records are lost. Raises `DataError` for a lost image."""
     waiting = point.trainer_state.second_uses if point else ()
     found = groups_again(folder.episodes, {ordinal for _, ordinal in waiting})
+    if features_of:
+        place = image_folder(folder.episodes)
+        found = {ordinal: with_features(group, place, features_of) for ordinal, group in found.items()}
     if lost := len(waiting) - len(found):
         tell(f"{lost} groups waited for their second use, but their records are lost: the run continues without them")
     return [(update, found[ordinal]) for update, ordinal in waiting if ordinal in found]

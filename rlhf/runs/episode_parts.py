@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
@@ -18,8 +19,10 @@ import pyarrow.parquet as pq
 
 from rlhf.durable import private, private_folder, sync_file, sync_folder, unguarded
 from rlhf.errors import DataError, DiskFailed
-from rlhf.runs.episode_records import EndedGroup, records_of
+from rlhf.images import Image
+from rlhf.runs.episode_records import EndedGroup, images_of, records_of
 from rlhf.runs.episode_table import SCHEMA, check_version, records_in, table_of
+from rlhf.runs.image_files import image_folder, write_images
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord, record_of_row
 
@@ -103,7 +106,8 @@ class EpisodeParts:
         self._raise_failures()
 
     def _write(self, number: int, groups: Sequence[EndedGroup]) -> None:
-        write_part(self._folder, number, (record for group in groups for record in records_of(group)), self._may_write)
+        records = (record for group in groups for record in records_of(group))
+        write_part(self._folder, number, records, self._may_write, chain.from_iterable(map(images_of, groups)))
 
     def _raise_failures(self) -> None:
         ended, self._writes = [w for w in self._writes if w.done()], [w for w in self._writes if not w.done()]
@@ -184,13 +188,19 @@ def drop_parts_after(folder: Path, last: int) -> None:
 
 
 def write_part(
-    folder: Path, number: int, records: Iterable[EpisodeRecord], may_write: Callable[[], None] = unguarded
+    folder: Path,
+    number: int,
+    records: Iterable[EpisodeRecord],
+    may_write: Callable[[], None] = unguarded,
+    images: Iterable[Image] = (),
 ) -> None:
-    """Write records as the part of that number, and wait until it is on disk. Raises `DiskFailed`."""
+    """Write records as the part of that number, after their images, and wait until it is on disk. Raises
+    `DiskFailed`."""
     part = folder / f"part-{number:06}.parquet"
     beside = part.with_name(f".{part.name}")
     table = table_of(records)
     try:
+        write_images(image_folder(folder), images)
         with open(beside, "wb", opener=private) as file:
             pq.write_table(table, file, compression="zstd", use_dictionary=REPEATING)
         sync_file(beside)

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf.images import Image
+from rlhf.runs.folder import IMAGES
+from rlhf.runs.image_files import image_name
 from rlhf.runs.jsonl import finite
 from rlhf.runs.records import UNKNOWN_VERSION, EpisodeOutcome, EpisodeRecord
 from rlhf.types import (
@@ -150,6 +154,16 @@ def records_of(ended: EndedGroup) -> Iterator[EpisodeRecord]:
         yield _record(ended, ended.size, group.baseline, {"outcome": EpisodeOutcome.BASELINE, "update": ended.update})
 
 
+def images_of(ended: EndedGroup) -> Iterator[Image]:
+    """Iterate over the images of a group's messages and tokens."""
+    group = ended.group
+    samples = (sample.trajectory for sample in (*group.samples, group.baseline) if sample is not None)
+    played = [one for one in samples if isinstance(one, Trajectory)]
+    for message in chain(group.task.messages, *(one.conversation for one in played)):
+        yield from message.images
+    yield from (placed.features.image for one in played for segment in one.segments for placed in segment.images)
+
+
 def _second_uses(ended: EndedGroup) -> Iterator[EpisodeRecord]:
     """Iterate over the second uses of samples; their tokens are in the records of the first."""
     for index, trained in sorted(ended.trained.items()):
@@ -181,7 +195,7 @@ def _record(ended: EndedGroup, index: int, sample: Sample | None, columns: Mappi
         task=group.task.id,
         evaluation_set=ended.evaluation_set,
         admitted_version=group.ticket.version,
-        prompt=[{"role": message.role, "content": message.content} for message in group.task.messages],
+        prompt=[{"role": one.role, "content": one.content} | _hashes(one) for one in group.task.messages],
         answer=group.task.answer,
         **(_played(sample) if sample else {}),
         **columns,
@@ -214,7 +228,12 @@ def _played(sample: Sample) -> dict[str, Any]:
 def _message(message: Message) -> dict[str, Any]:
     calls = [{"id": call.id, "name": call.name, "arguments": dict(call.arguments)} for call in message.tool_calls]
     more = {"tool_calls": calls, "tool_call_id": message.tool_call_id}
-    return {"role": message.role, "content": message.content} | {name: value for name, value in more.items() if value}
+    said = {"role": message.role, "content": message.content} | {name: value for name, value in more.items() if value}
+    return said | _hashes(message)
+
+
+def _hashes(message: Message) -> dict[str, list[str]]:
+    return {"images": [image.sha256 for image in message.images]} if message.images else {}
 
 
 def _reward(sample: Sample) -> dict[str, Any]:
@@ -243,7 +262,13 @@ def _tokens(segments: Sequence[Segment]) -> dict[str, Any]:
         ),
         "versions": np.where(sampled, versions, np.int32(UNKNOWN_VERSION)),
         "turns": [{"segment": n, **asdict(turn)} for n, segment in enumerate(segments) for turn in segment.turns],
-    }
+        "images": [
+            {"segment": n, "start": one.start, "stop": one.stop, "sha256": one.features.image.sha256,
+             "file": f"{IMAGES}/{image_name(one.features.image)}"}
+            for n, segment in enumerate(segments)
+            for one in segment.images
+        ] or None,
+    }  # fmt: skip
 
 
 def _learnt(sample: Sample, trained: TrainedSample) -> dict[str, Any]:

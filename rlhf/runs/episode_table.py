@@ -30,6 +30,7 @@ _MESSAGES = pa.list_(
             "content": pa.string(),
             "tool_calls": pa.list_(pa.struct({"id": pa.string(), "name": pa.string(), "arguments": pa.string()})),
             "tool_call_id": pa.string(),
+            "images": pa.list_(pa.string()),
         }
     )
 )
@@ -41,6 +42,11 @@ _TURNS = pa.list_(
         }
     )
 )  # fmt: skip
+_IMAGES = pa.list_(
+    pa.struct(
+        {"segment": pa.int32(), "start": pa.int32(), "stop": pa.int32(), "sha256": pa.string(), "file": pa.string()}
+    )
+)
 SCHEMA = pa.schema(
     {
         "ordinal": pa.int64(),
@@ -83,6 +89,7 @@ SCHEMA = pa.schema(
         "entropies": pa.list_(pa.float32()),
         "versions": pa.list_(pa.int32()),
         "turns": _TURNS,
+        "images": _IMAGES,
     },
     metadata={VERSION_KEY: str(VERSION).encode()},
 )
@@ -167,8 +174,8 @@ def _stored_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     for one in messages:
         calls = [{**call, "arguments": json.dumps(call["arguments"])} for call in one.get("tool_calls") or ()]
         named = [{name: _text(value) for name, value in call.items()} for call in calls]
-        texts = {name: _text(value) for name, value in one.items() if name != "tool_calls"}
-        stored.append({**texts, "tool_calls": named or None})
+        texts = {name: _text(value) for name, value in one.items() if isinstance(value, str)}
+        stored.append({**texts, "tool_calls": named or None, "images": one.get("images")})
     return stored
 
 

@@ -17,10 +17,10 @@ from rlhf.runs.owner import FOLDER as OWNER
 from rlhf.runs.owner import Notify, Owner, silent
 from rlhf.runs.resolved import resolved_yaml
 
-EPISODES, EVALUATIONS = "episodes", "evaluations"
+EPISODES, EVALUATIONS, IMAGES = "episodes", "evaluations", "images"
 FOLDERS = ("logs", "checkpoints", "tensorboard")
 RECORDS = (
-    "recipe.yaml", "recipes", "code", "metrics.jsonl", EPISODES, EVALUATIONS, "spans.jsonl", "summary.json",
+    "recipe.yaml", "recipes", "code", "metrics.jsonl", EPISODES, EVALUATIONS, IMAGES, "spans.jsonl", "summary.json",
     "reward.png", "tensorboard", "trackers",
 )  # fmt: skip
 

@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from rlhf.errors import DataError
+from rlhf.runs.image_files import recorded_text
 from rlhf.runs.records import EpisodeRecord
 from rlhf.types import MAIN_THREADS, TokenKind
 
@@ -48,7 +49,8 @@ def trajectory(record: EpisodeRecord, text_of: Callable[..., str]) -> dict[str, 
     with their calls. Each context of side calls is a subagent's trajectory, whose messages are the text of its tokens.
     Raises `DataError` for a record that does not say which message a turn is."""
     name, main, side = name_of(record), defaultdict[int, list[Any]](list), defaultdict[int, list[Any]](list)
-    said = record.conversation or [*record.prompt, {"role": "assistant", "content": record.response or ""}]
+    heard = record.conversation or [*record.prompt, {"role": "assistant", "content": record.response or ""}]
+    said = [{**one, "content": recorded_text(one, record.images)} for one in heard]
     for turn in _turns(record):
         message = turn.get("message") if record.conversation else len(said) - 1
         if message is not None:

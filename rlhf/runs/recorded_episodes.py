@@ -1,4 +1,5 @@
-"""Read recorded episodes back as groups with bit-identical tokens, log-probs, versions, turns and rewards."""
+"""Read recorded episodes back as groups with bit-identical tokens, log-probs, versions, turns and rewards. Their images
+have a hash and a place; `rlhf.runs.image_files.with_features` adds what the model sees."""
 
 from __future__ import annotations
 
@@ -10,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlhf.errors import DataError
+from rlhf.images import Image, ImageFeatures, PlacedImage
 from rlhf.runs.episode_parts import parts_in, read_episodes
 from rlhf.runs.folder import EPISODES, RunFolder
+from rlhf.runs.image_files import image_folder, recorded_file
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from rlhf.types import (
     EpisodeStatus,
@@ -46,12 +50,13 @@ def recorded_episodes(path: str) -> Path:
     return found
 
 
-def recorded_groups(file: Path) -> list[Group]:
+def recorded_groups(file: Path, *, sees: bool = False) -> list[Group]:
     """Read every group of `file`, in the order of ordinals. Failed and unscored episodes keep their status.
 
-    Raises `DataError` unless the file has the training episodes of one run, with every column that training reads.
+    Raises `DataError` unless the file has the training episodes of one run, with every column that training reads, and
+    for images unless the model `sees` and their files are there.
     """
-    groups = groups_of(map(partial(_for_training, file), read_episodes(file)), file)
+    groups = groups_of(map(partial(_for_training, file, sees), read_episodes(file)), file)
     if not groups:
         raise DataError(f"{file} has no episodes")
     return sorted(groups, key=lambda group: group.ticket.ordinal)
@@ -69,9 +74,13 @@ def groups_of(records: Iterable[EpisodeRecord], file: Path) -> list[Group]:
     return [_group([episodes[sample] for sample in sorted(episodes)], file) for episodes in played.values()]
 
 
-def _for_training(file: Path, record: EpisodeRecord) -> EpisodeRecord:
+def _for_training(file: Path, sees: bool, record: EpisodeRecord) -> EpisodeRecord:
     if record.outcome is EpisodeOutcome.EVALUATED:
         raise DataError(f"{file} holds episodes of evaluations, which are held out; give a run's episodes")
+    if record.images and not sees:
+        raise DataError(f"{file} has episodes with images, and the recipe no model.tower; set model.tower: frozen")
+    for one in record.images or ():
+        recorded_file(image_folder(file), one["sha256"])
     return record
 
 
@@ -91,7 +100,7 @@ def _group(records: Sequence[EpisodeRecord], file: Path) -> Group:
     first = records[0]
     task = Task(
         id=first.task,
-        messages=tuple(Message(role=message["role"], content=message["content"]) for message in first.prompt),
+        messages=tuple(map(_message, first.prompt)),
         answer=first.answer,
     )
     beside = [record for record in records if record.outcome is EpisodeOutcome.BASELINE]
@@ -135,7 +144,14 @@ def _sample(record: EpisodeRecord, task: Task, file: Path) -> Sample:
 def _message(said: Mapping[str, Any]) -> Message:
     """Return a message as it was recorded; calls have no id in records of earlier versions."""
     calls = tuple(ToolCall(**{"id": "", **call}) for call in said.get("tool_calls", ()))
-    return Message(role=said["role"], content=said["content"], tool_calls=calls, tool_call_id=said.get("tool_call_id"))
+    images = tuple(Image(sha256=one, data=b"") for one in said.get("images", ()))
+    return Message(
+        role=said["role"],
+        content=said["content"],
+        images=images,
+        tool_calls=calls,
+        tool_call_id=said.get("tool_call_id"),
+    )
 
 
 def _segments(record: EpisodeRecord, file: Path) -> tuple[Segment, ...]:
@@ -158,6 +174,7 @@ def _segments(record: EpisodeRecord, file: Path) -> tuple[Segment, ...]:
             versions=versions[start:stop],
             turns=_turns(record, number),
             thread=threads[number],
+            images=_images(record, number, token_ids[start:stop]),
         )
         for number, (start, stop) in enumerate(pairwise(stops))
     )
@@ -175,3 +192,15 @@ def _turns(record: EpisodeRecord, segment: int) -> tuple[Turn, ...]:
         for turn in record.turns or ()
         if turn["segment"] == segment
     )
+
+
+def _images(record: EpisodeRecord, segment: int, token_ids: NDArray[np.int32]) -> tuple[PlacedImage, ...]:
+    """Return the images of a segment, without tensors."""
+
+    def placed(start: int, stop: int, digest: str) -> PlacedImage:
+        image, own = Image(sha256=digest, data=b""), tuple(token_ids[start:stop].tolist())
+        features = ImageFeatures(image=image, tensors={}, checksum=0, size=(0, 0), token_ids=own, mark=own[0])
+        return PlacedImage(features=features, start=start)
+
+    own = (one for one in record.images or () if one["segment"] == segment)
+    return tuple(placed(one["start"], one["stop"], one["sha256"]) for one in own)

@@ -60,8 +60,8 @@ class EpisodeRecord:
     """Policy version when the group was admitted."""
     update: int | None = None
     """Update (from 1) that trained it; a token's staleness is `update - 1 - versions[t]`."""
-    prompt: list[dict[str, str]]
-    """The messages of the prompt, each with `role` and `content`."""
+    prompt: list[dict[str, Any]]
+    """The messages of the prompt, each with `role` and `content`, and with the hashes of its `images`, if any."""
     answer: str | None = None
     """The reference answer."""
     response: str | None = None
@@ -92,7 +92,7 @@ class EpisodeRecord:
     """Number of tokens that the policy sampled."""
     conversation: list[dict[str, Any]] | None = None
     """With an environment: all messages in order, each with `role`, `content` and, if any, `tool_calls`, or the
-    `tool_call_id` that it answers. Training reads `token_ids`."""
+    `tool_call_id` that it answers, and the hashes of its `images`. Training reads `token_ids`."""
     role: str | None = None
     """With an environment: the role whose turns these are."""
     policy: str | None = None
@@ -122,6 +122,9 @@ class EpisodeRecord:
     """Every turn: its `segment`, the range `start`, `stop` of its actions there, the environment's `reward` or null,
     whether it `terminated` or `truncated` the episode, and its `message`: the place of the reply in `conversation`,
     null for a side call, without a conversation, and in the records of earlier versions."""
+    images: list[dict[str, Any]] | None = None
+    """Every image among the tokens: its `segment`, the range `start`, `stop` of its tokens there, the `sha256` of its
+    bytes, and its `file` in the run folder. Null without any."""
 
 
 COLUMNS = tuple(field.name for field in fields(EpisodeRecord))

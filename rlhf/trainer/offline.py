@@ -41,12 +41,12 @@ class Recording:
         return f"{len(self.sound)} recorded groups to learn from{excluded}" + (self.baseline and f"; {self.baseline}")
 
 
-def read_recording(trainer: TrainerConfig, file: Path) -> Recording:
-    """Return the groups of `file`, divided by how the recipe can use them. Raises `DataError` when none is left, or
-    when they lack what the estimator reads."""
+def read_recording(trainer: TrainerConfig, file: Path, *, sees: bool = False) -> Recording:
+    """Return the groups of `file`, divided by how the recipe can use them. Raises `DataError` when none is left, when
+    they lack what the estimator reads, or have images that are lost or, unless the model `sees`, not for it."""
     sound, filtered, failed = [], [], []
     needed = 2 if needs_of(trainer).siblings else 1
-    recorded = recorded_groups(file)
+    recorded = recorded_groups(file, sees=sees)
     groups = [left for group in recorded if (left := _rewarded(group)).samples]
     unrewarded = sum(len(group.samples) for group in recorded) - sum(len(group.samples) for group in groups)
     alone = [group for group in groups if _is_alone(group)]

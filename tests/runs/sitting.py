@@ -56,7 +56,7 @@ class FakeServing:
     """What a run asks of its engines."""
 
     def __init__(self, reward: LiveReward, *, evaluate: Any = None, outages: Outages | None = None) -> None:
-        self.reward, self.evaluate = reward, evaluate
+        self.reward, self.evaluate, self.renderer = reward, evaluate, FakeRenderer()
         self.outages = outages or Outages(seconds=0, tell=print)
 
     def rollout(

@@ -5,9 +5,10 @@ checkpoints. What the run says of itself in metrics and summary is computed agai
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from math import isclose, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ import numpy as np
 
 from rlhf.apps.audit.episodes import Asked, faults_of_episode, texts_of
 from rlhf.apps.audit.recomputation import Advantages, advantages_again, evaluation_again, metrics_again
+from rlhf.chat.image_reader import ImageReader
 from rlhf.config import flatten
 from rlhf.controller.callbacks import due
 from rlhf.controller.trainer_state import read_trainer_state
@@ -24,14 +26,16 @@ from rlhf.recipe.schema import Recipe
 from rlhf.rollout.evaluation import Evaluation
 from rlhf.runs.episode_parts import NEVER_ADMITTED, damage, lost_parts, part_number, parts_in, read_episodes
 from rlhf.runs.episode_records import LEFT_OUT
-from rlhf.runs.folder import RunFolder
+from rlhf.runs.folder import IMAGES, RunFolder
+from rlhf.runs.image_files import with_features
 from rlhf.runs.recorded_episodes import groups_of
 from rlhf.runs.records import EpisodeOutcome, EpisodeRecord
 from rlhf.runs.stored_run import StoredRun
 from rlhf.runs.summary import SAVED
-from rlhf.trainer.checkpoint import checkpoints, read_checkpoint, verify
+from rlhf.trainer.checkpoint import checkpoints, model_folder, read_checkpoint, verify
 from rlhf.trainer.config import ReplayConfig
 from rlhf.trainer.replay import GroupReplay
+from rlhf.types import Group
 
 SHOWN = 3
 """Maximum number of faults in a line."""
@@ -157,7 +161,7 @@ def updates_again(folder: RunFolder, run: StoredRun, recipes: Recipes) -> Iterat
     """Compute metrics, second uses and advantages of every update again, from the records of its part."""
     rows = {int(row["update"] or 0): row for row in run.rows}
     wrong, uses, off = list[str](), list[str](), list[str]()
-    counted, replay = Counter[str](), GroupReplay(ReplayConfig())
+    counted, replay, reread = Counter[str](), GroupReplay(ReplayConfig()), images_again(folder, recipes)
     for part in whole_parts(folder.episodes):
         records = [*read_episodes(part)]
         updates = {one.update for one in records if one.outcome in LEARNT and one.update}
@@ -167,7 +171,7 @@ def updates_again(folder: RunFolder, run: StoredRun, recipes: Recipes) -> Iterat
             used = {one.ordinal for one in learnt if one.outcome is EpisodeOutcome.SECOND_USE}
             own = {one.ordinal for one in records if one.update == update or one.failure_kind == LEFT_OUT} - used
             try:
-                groups = groups_of([one for one in records if one.ordinal in own], part)
+                groups = [*map(reread, groups_of([one for one in records if one.ordinal in own], part))]
                 if not any(group.trainable for group in groups):
                     raise DataError(f"{part} has no trained episodes of update {update}")
             except DataError as error:
@@ -192,6 +196,17 @@ def updates_again(folder: RunFolder, run: StoredRun, recipes: Recipes) -> Iterat
     yield AuditCheck(name="advantages", checked=f"{counted['advantages']:,} follow from rewards", faults=tuple(off))
 
 
+def images_again(folder: RunFolder, recipes: Recipes) -> Callable[[Group], Group]:
+    """Return the function that reads the images of a group, and processes them again where the run has a checkpoint: it
+    raises `DataError` for one that is lost, or has other tokens."""
+    features_of = None
+    if recipes[-1][1].model.tower:
+        with suppress(CheckpointError):  # the check of the checkpoints reports it
+            trust = recipes[-1][1].model.trust_remote_code
+            features_of = ImageReader(model_folder(folder.path), trust_remote_code=trust).features
+    return partial(with_features, folder=folder.path / IMAGES, features_of=features_of)
+
+
 def wrong_advantages(record: EpisodeRecord, expected: Advantages) -> Iterator[str]:
     """Report where the advantages of a record are not the expected ones; second uses have only their mean."""
     own = expected.get((record.ordinal, record.sample))
@@ -210,6 +225,7 @@ def evaluations_of(folder: RunFolder, recipes: Recipes) -> tuple[dict[int, Evalu
     """Return every recorded evaluation by its version, and what is wrong with their episodes."""
     found, faults, texts = dict[int, Evaluation](), list[str](), texts_of(folder)
     asked: Asked = {}
+    reread = images_again(folder, recipes)
     for part in whole_parts(folder.evaluations):
         records = [*read_episodes(part)]
         for version in sorted({one.admitted_version for one in records}):
@@ -217,7 +233,7 @@ def evaluations_of(folder: RunFolder, recipes: Recipes) -> tuple[dict[int, Evalu
             own = [one for one in records if one.admitted_version == version]
             faults += (f"{part.name}: {fault}" for one in own for fault in faults_of_episode(one, recipe, texts, asked))
             try:
-                found[version] = evaluation_again(own, recipe, part)
+                found[version] = evaluation_again(own, recipe, part, reread)
             except DataError as error:
                 faults.append(str(error))
     return found, faults

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from rlhf.chat.thinking import HEADER_TOKENS
 from rlhf.chat.tool_calls import FORMATS
 from rlhf.chat.tool_format_names import AUTO, OWN_FORMATS
+from rlhf.images import IMAGE_MARK
 from rlhf.recipe.schema import Recipe
 from rlhf.reward.reward import QUICK
 from rlhf.runs.folder import RunFolder
@@ -185,7 +186,8 @@ def _texts(record: EpisodeRecord, acted: NDArray[np.bool_], texts: Texts) -> Ite
     heard, everything = record.prompt, texts(record.token_ids.tolist())
     if said_in := record.conversation:  # what follows the last reply need not be tokens
         heard = said_in[: max((place for place, one in enumerate(said_in) if one["role"] == "assistant"), default=0)]
-    if any(texts(one["content"]) not in everything for one in heard if one["role"] in FROM_OUTSIDE):
+    parts = (part for one in heard if one["role"] in FROM_OUTSIDE for part in one["content"].split(IMAGE_MARK))
+    if any(texts(part) not in everything for part in parts):
         yield "has tokens of another text than its prompt"
 
 

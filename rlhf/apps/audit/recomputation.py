@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,10 +85,14 @@ def advantages_again(groups: Sequence[Group], recipe: Recipe) -> Advantages:
     return dict(zip(batch.samples, batch.per_sample(batch.advantages), strict=True))
 
 
-def evaluation_again(records: Sequence[EpisodeRecord], recipe: Recipe, part: Path) -> Evaluation:
-    """Return the evaluation of one part. Raises `DataError` for records that give none."""
+def evaluation_again(
+    records: Sequence[EpisodeRecord], recipe: Recipe, part: Path, reread: Callable[[Group], Group]
+) -> Evaluation:
+    """Return the evaluation of one part, with images as `reread` reads them. Raises `DataError` for records that give
+    none."""
     sets = {
-        name: groups_of([one for one in records if one.evaluation_set == name], part) for name in recipe.data.eval_sets
+        name: [*map(reread, groups_of([one for one in records if one.evaluation_set == name], part))]
+        for name in recipe.data.eval_sets
     }
     for name, groups in sets.items():
         config = recipe.data.eval_sets[name]

@@ -28,7 +28,7 @@ from rlhf.recipe.resolve import located
 from rlhf.recipe.schema import Recipe
 from rlhf.recipe.workers import roles_of
 from rlhf.runs.recorded_episodes import recorded_episodes
-from rlhf.trainer.config import CorrectionConfig, TrainerConfig
+from rlhf.trainer.config import CorrectionConfig
 from rlhf.trainer.league import LeagueConfig
 from rlhf.trainer.offline import read_recording
 from rlhf.trainer.replay import MAX_AGE
@@ -111,7 +111,7 @@ def parts(recipe: Recipe) -> list[LabelledText]:
             ("training data", describe_dataset(config) + (f", weight {config.weight:g}" if config.weight else ""))
             for config in recipe.data.train_sets.values()
         ),
-        *([("episodes", describe_episodes(recipe.data.episodes, recipe.trainer))] if recipe.data.episodes else []),
+        *([("episodes", describe_episodes(recipe))] if recipe.data.episodes else []),
         *(describe_environment(recipe.environment) if recipe.environment else []),
         *(
             [
@@ -155,11 +155,13 @@ def describe_policy(recipe: Recipe, name: str) -> str:
     return f"{name}: LoRA of rank {policy.lora.rank}{begins}, plays {plays or 'as the league says'}; {trained}"
 
 
-def describe_episodes(named: str, trainer: TrainerConfig) -> str:
+def describe_episodes(recipe: Recipe) -> str:
     """Return the recorded groups that are there to learn from, and what their rewards are compared with."""
+    named = str(recipe.data.episodes)
     if not Path(named).expanduser().exists():
         return f"{named}, which is not there yet"
-    return f"{named}: {read_recording(trainer, recorded_episodes(named)).describe()}"
+    recording = read_recording(recipe.trainer, recorded_episodes(named), sees=bool(recipe.model.tower))
+    return f"{named}: {recording.describe()}"
 
 
 def derived(recipe: Recipe) -> list[LabelledText]:

@@ -29,7 +29,8 @@ from rlhf.rollout.endpoint.front import Front, KeepTrajectory
 from rlhf.rollout.endpoint.sessions import AgentSessions
 from rlhf.rollout.episode import PolicyClient
 from rlhf.rollout.seeds import request_seed
-from rlhf.runs.episode_records import ended_served, records_of
+from rlhf.runs.episode_records import ended_served, images_of, records_of
+from rlhf.runs.image_files import image_folder, write_images
 from rlhf.runs.jsonl import JsonlWriter
 from rlhf.runs.records import as_row
 from rlhf.runs.trace_export import exporting
@@ -165,7 +166,9 @@ def trajectory_writer(file: Path | None, version: PolicyVersion) -> Iterator[Kee
         place = groups[group] if group in groups else (next(numbers), itertools.count())
         if group is not None:
             groups[group] = place
-        for record in records_of(ended_served(place[0], trajectory, reward, version)):
+        ended = ended_served(place[0], trajectory, reward, version)
+        write_images(image_folder(file), images_of(ended))
+        for record in records_of(ended):
             lines.write([as_row(replace(record, sample=next(place[1]), group_name=group))])
 
     try:

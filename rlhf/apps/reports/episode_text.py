@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 from rlhf.config import flatten, load_yaml
 from rlhf.runs.folder import RunFolder
+from rlhf.runs.image_files import recorded_text
 from rlhf.runs.view import format_number
 from rlhf.types import MAIN_THREADS
 from rlhf.untrusted_text import escape_controls, escape_to_line
@@ -75,10 +76,11 @@ def reward_text(row: Mapping[str, Any]) -> str:
 
 
 def said_in(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the messages of an episode, each as its role and its text with tool calls."""
+    """Return the messages of an episode, each as its role and its text with files of images and with tool calls."""
     said = row["conversation"] or [*row["prompt"], {"role": "assistant", "content": row["response"] or ""}]
     calls = [[f"→ {call['name']}({call['arguments']})" for call in one.get("tool_calls") or ()] for one in said]
-    return [(one["role"], "\n".join([one["content"] or "", *own])) for one, own in zip(said, calls, strict=True)]
+    texts = [recorded_text(one, row.get("images")) for one in said]
+    return [(one["role"], "\n".join([text, *own])) for one, text, own in zip(said, texts, calls, strict=True)]
 
 
 def why_ended(row: Mapping[str, Any], settings: RecipeSettings) -> str | None:
