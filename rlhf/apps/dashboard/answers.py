@@ -20,7 +20,8 @@ from rlhf.config import load_yaml
 from rlhf.errors import UserError
 from rlhf.runs.alarms import alarms, series
 from rlhf.runs.episode_query import PART, ROW, Question
-from rlhf.runs.folder import RunFolder
+from rlhf.runs.folder import IMAGES, RunFolder
+from rlhf.runs.image_files import KINDS, image_file
 from rlhf.runs.jsonl import read_jsonl
 from rlhf.runs.metric_catalogue import find_metric
 from rlhf.runs.overview import seconds_left
@@ -225,6 +226,13 @@ def episode_answer(index: EpisodeIndex, key: EpisodeKey, folder: RunFolder) -> d
         "marks": token_marks(rows[0], load_yaml(folder.recipe.read_text())["trainer"]),
         **token_texts(folder.tokenizer / "tokenizer.json", rows[0]["token_ids"] or ()),
     }
+
+
+def image_answer(sha256: str, folder: RunFolder) -> tuple[Path, str]:
+    """Return the file and the media type of an image of a run's episodes. Raises `UserError` if there is none."""
+    if (file := image_file(folder.path / IMAGES, sha256)) is None:
+        raise UserError(f"there is no image {sha256!r:.100} in this run")
+    return file, KINDS[file.suffix[1:]][1]
 
 
 def token_texts(file: Path, token_ids: Sequence[int]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 
 from rlhf.apps.dashboard.answers import (
@@ -17,6 +17,7 @@ from rlhf.apps.dashboard.answers import (
     episode_answer,
     episodes_answer,
     groups_answer,
+    image_answer,
     overview,
     players_answer,
     timeline,
@@ -128,6 +129,11 @@ def _serve_episodes(app: FastAPI, library: Library) -> None:
     ) -> dict[str, Any]:
         key = EpisodeKey(view=view, ordinal=ordinal, sample=sample, version=version, evaluation_set=set)
         return episode_answer(library.episodes(run), key, library.folder(run))
+
+    @app.get("/api/image")
+    def of_image(run: str, sha256: str) -> FileResponse:
+        file, media_type = image_answer(sha256, library.folder(run))
+        return FileResponse(file, media_type=media_type)
 
 
 async def live_events(folders: Callable[[], Sequence[RunFolder]], ended: Callable[[], bool]) -> AsyncIterator[str]:

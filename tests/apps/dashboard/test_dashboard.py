@@ -22,7 +22,9 @@ from rlhf.apps.dashboard.answers import algorithm_name
 from rlhf.apps.dashboard.app import STATIC, dashboard_app, live_events
 from rlhf.apps.dashboard.library import Library, find_runs
 from rlhf.runs.episode_parts import read_episodes, write_part
+from rlhf.runs.image_files import write_images
 from rlhf.runs.records import EpisodeOutcome, as_row
+from tests.runs.seen_images import IMAGE
 from tests.runs.test_episode_parts import FAILED, PLAYED, written
 
 SCRIPT = "<script>alert(1)</script>"
@@ -286,3 +288,16 @@ def test_the_page_loads_nothing_of_others_and_runs_no_inline_script(run: Path) -
 
 def test_runs_of_one_name_are_both_shown(run: Path) -> None:
     assert set(find_runs([run, run.parent])) == {"first", str(run.resolve())}
+
+
+def test_an_image_is_served_by_its_hash_alone(run: Path) -> None:
+    write_images(run / "images", [IMAGE])
+    (run / "images" / f"{IMAGE.sha256[:-1]}.png").write_text(SCRIPT)
+    page = page_of(run)
+    served = page.get("/api/image", params={"run": "first", "sha256": IMAGE.sha256})
+    assert (served.content, served.headers["content-type"]) == (IMAGE.data, "image/png")
+    assert served.headers["x-content-type-options"] == "nosniff"
+    for other in ("0" * 64, IMAGE.sha256[:-1], "../recipe", f"../images/{IMAGE.sha256}", ""):
+        refused = page.get("/api/image", params={"run": "first", "sha256": other})
+        assert (refused.status_code, refused.headers["content-type"]) == (400, "application/json")
+    assert page_of(run, "secret").get("/api/image", params={"run": "first", "sha256": IMAGE.sha256}).status_code == 401

@@ -1,10 +1,11 @@
 // Elements whose text is always text: nothing that a model wrote is ever read as markup.
 
 // Control and format characters, such as bidirectional marks, and halves of characters: a browser would obey or hide them.
+export const IMAGE_MARK = "\ufffc";
 const INVISIBLE = /(?![\t\n])[\p{Control}\p{Format}\p{Surrogate}\p{Zl}\p{Zp}\p{Noncharacter_Code_Point}]/gu;
 
 export function visible(text) {
-  return String(text ?? "").replace(INVISIBLE, (found) => "\\u{" + found.codePointAt(0).toString(16) + "}");
+  return String(text ?? "").replaceAll(IMAGE_MARK, "[image]").replace(INVISIBLE, (found) => "\\u{" + found.codePointAt(0).toString(16) + "}");
 }
 
 export function h(tag, attributes = {}, ...children) {

@@ -3,7 +3,7 @@
 import { address, ask, go } from "./address.js";
 import { placeOf, quoted } from "./episodes.js";
 import { sameTask } from "./groups.js";
-import { choice, h, heads, number, scroll, show, tell, visible } from "./dom.js";
+import { IMAGE_MARK, choice, h, heads, number, scroll, show, tell, visible } from "./dom.js";
 
 const KINDS = ["prompt", "action", "environment", "not trained"];
 const KIND_COLOURS = ["transparent", "hsl(210 80% 55% / 0.3)", "hsl(40 80% 55% / 0.3)", "hsl(280 45% 55% / 0.3)"];
@@ -40,7 +40,7 @@ export async function showEpisode(given) {
     h("h1", {}, `${episode.task} · sample ${episode.sample}`),
     facts(episode),
     h("h2", {}, "Conversation"),
-    conversation(episode),
+    conversation(episode, run),
     turns(episode),
     tokens.length ? [
       h("h2", {}, "Tokens"),
@@ -77,10 +77,23 @@ function facts(episode) {
   ];
 }
 
-function conversation(episode) {
+// The text of a message with its images where the model saw them, each with the tokens that it became.
+function content(message, episode, run) {
+  const own = message.images ?? [];
+  const image = (sha256) => {
+    const seen = (episode.images ?? []).filter((one) => one.sha256 === sha256);
+    const places = seen.map(({ segment, start, stop }) => `tokens ${start} to ${stop - 1}${episode.segment_lengths.length > 1 ? ` of context ${segment + 1}` : ""}`);
+    return h("figure", { class: "image" }, h("img", { src: `/api/image?${new URLSearchParams({ run, sha256 })}`, alt: `image ${sha256.slice(0, 8)}`, title: sha256 }), h("figcaption", { class: "dim" }, places.join(", ") || "not among the tokens"));
+  };
+  return (message.content ?? "").split(IMAGE_MARK).flatMap((text, place) => [
+    place === 0 ? null : own[place - 1] ? image(own[place - 1]) : IMAGE_MARK, text ? h("pre", {}, text) : null,
+  ]);
+}
+
+function conversation(episode, run) {
   const said = episode.conversation ?? [...episode.prompt, { role: "assistant", content: episode.response ?? "" }];
   const kind = (role) => (["assistant", "tool", "system"].includes(role) ? role : "user");
-  return h("div", {}, said.map((message) => h("div", { class: `message ${kind(message.role)}` }, h("b", {}, message.role), h("pre", {}, message.content),
+  return h("div", {}, said.map((message) => h("div", { class: `message ${kind(message.role)}` }, h("b", {}, message.role), content(message, episode, run),
     (message.tool_calls ?? []).map((call) => h("pre", { class: "dim" }, `→ ${call.name}(${call.arguments})`)))));
 }
 
