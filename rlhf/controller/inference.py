@@ -17,6 +17,7 @@ from rlhf.controller.build import Serving, started_cluster, started_serving
 from rlhf.data.tasks import Tell, asking_tasks, held_out_problems, load_sets
 from rlhf.engines.vllm.environment import installed_device
 from rlhf.errors import ConfigError, UserError, logged_in
+from rlhf.images import IMAGE_MARK, Image
 from rlhf.recipe.loading import recipe_from
 from rlhf.recipe.policies import Assignment, of_adapter
 from rlhf.recipe.schema import Recipe
@@ -89,13 +90,20 @@ def play_tournament(
 
 
 def replies(
-    model: str, prompts: Sequence[str], *, max_tokens: int = 128, temperature: float = 0.0, seed: int = 0
+    model: str,
+    prompts: Sequence[str],
+    *,
+    images: Sequence[Image] = (),
+    max_tokens: int = 128,
+    temperature: float = 0.0,
+    seed: int = 0,
 ) -> list[str]:
-    """Return a reply to each user message, by one engine in this process. Raises `UserError` for a prompt that leaves
-    no room."""
+    """Return a reply to each user message, by one engine in this process; each message begins with the images. Raises
+    `UserError` for a prompt that leaves no room, and `ModelError` for images and a model that sees none."""
 
     async def answer(serving: Serving, prompt: str) -> str:
-        tokens = serving.renderer.prompt((Message(role="user", content=prompt),))
+        asked = Message(role="user", content=IMAGE_MARK * len(images) + prompt, images=tuple(images))
+        tokens = serving.renderer.prompt([asked])
         room = min(max_tokens, serving.facts.max_context_tokens - len(tokens.token_ids))
         if room < 1:
             raise UserError(
@@ -110,14 +118,16 @@ def replies(
     async def answers(serving: Serving) -> list[str]:
         return [await answer(serving, prompt) for prompt in prompts]
 
-    return run_anywhere(served_here(model, answers))
+    return run_anywhere(served_here(model, answers, sees=bool(images)))
 
 
-async def served_here(model: str, work: Callable[[Serving], Coroutine[Any, Any, T]], *, structured: bool = False) -> T:
+async def served_here(
+    model: str, work: Callable[[Serving], Coroutine[Any, Any, T]], *, structured: bool = False, sees: bool = False
+) -> T:
     """Run `work` with one engine in this process that serves `model`; returns its result. `structured`: it can hold
-    replies to a grammar."""
+    replies to a grammar; `sees`: it can be shown images."""
     one_process = {
-        "model": {"path": model},
+        "model": {"path": model, "tower": "frozen" if sees else None},
         "data": {"train": {"path": "none is read"}},
         "cluster": {"kind": "local"},
         "rollout": {"gpus_per_engine": int(installed_device() == "cuda"), "structured_outputs": structured},

@@ -174,6 +174,7 @@ def generate(
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest reply in tokens.")] = 128,
     temperature: Annotated[float, typer.Option(min=0.0, help="Softmax temperature; 0 is greedy.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
+    image: Annotated[list[Path] | None, typer.Option(help="Image file to show before the text; repeatable.")] = None,
 ) -> None:
     """Generate a reply to one message with a checkpoint."""
 

@@ -73,6 +73,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
           for name, why in NOT_WRITTEN.items()),
         (("report", "run", "-o", "folder.html"), "folder.html cannot be written (Is a directory)"),
         (("report", "run", "-o", "report.pdf"), "a report is an HTML file: report.pdf does not end in .html"),
+        (("generate", "run", "?", "--image", "absent"), "--image absent is the file 'absent': No such file"),
+        (("generate", "run", "?", "--image", "notes.txt"), "--image notes.txt is in no format that pillow reads"),
         (("explain", "rewrd/mean"), "no metric begins with 'rewrd/mean'; did you mean 'reward/mean'?"),
         (("explain", "\x1b[2J"), r"no metric begins with '\\x1b[2J'"),
     ],
