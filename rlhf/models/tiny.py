@@ -93,8 +93,13 @@ def _seeing(config: TinyModelConfig, text: Any, tokenizer: PreTrainedTokenizerBa
 
 
 def save_tiny(config: TinyModelConfig, seed: int, folder: Path) -> Path:
+    tiny_model(config, byte_tokenizer(sees=config.sees), seed).save_pretrained(folder)
+    return save_tokenizer(config, folder)
+
+
+def save_tokenizer(config: TinyModelConfig, folder: Path) -> Path:
+    """Save the tokenizer, and the processor of a model that sees; return the folder."""
     tokenizer = byte_tokenizer(sees=config.sees)
-    tiny_model(config, tokenizer, seed).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if config.sees:
         sizes = {"patch_size": PATCH_PIXELS, "merge_size": MERGED_PATCHES, "temporal_patch_size": 2}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from rlhf.durable import private, private_folder, whole
@@ -21,6 +23,8 @@ KINDS: Mapping[str, tuple[bytes, str]] = {
 }  # fmt: skip
 """How the files with a suffix begin, and their media type; the last is for all that browsers do not show."""
 HASH = re.compile("[0-9a-f]{64}")
+_WRITING = Lock()
+"""Training and evaluation write their episodes in threads, and may have the same image."""
 FeaturesOf = Callable[[Image], ImageFeatures]
 
 
@@ -38,10 +42,11 @@ def write_images(folder: Path, images: Iterable[Image]) -> None:
     """Write each image that is not in the folder yet, durably. Raises `OSError`."""
     for image in {image.sha256: image for image in images if image.data}.values():
         path = folder / image_name(image)
-        if not path.exists():
-            private_folder(folder)
-            with whole(path) as temporary, open(temporary, "wb", opener=private) as file:
-                file.write(image.data)
+        with _WRITING:
+            if not path.exists():
+                private_folder(folder)
+                with whole(path) as temporary, open(temporary, "wb", opener=private) as file:
+                    file.write(image.data)
 
 
 def image_file(folder: Path, digest: str) -> Path | None:
@@ -69,9 +74,10 @@ def recorded_image(folder: Path, digest: str) -> Image:
 def with_features(group: Group, folder: Path, features_of: FeaturesOf | None) -> Group:
     """Return a recorded group as the model sees it: its images are read from `folder` and processed again; None only
     reads them. Raises `DataError` for an image that cannot be read, or that has other tokens than those recorded."""
+    read = cache(partial(recorded_image, folder))
 
     def placed(segment: Segment, one: PlacedImage) -> PlacedImage:
-        image = recorded_image(folder, one.features.image.sha256)
+        image = read(one.features.image.sha256)
         features = features_of(image) if features_of else replace(one.features, image=image)
         if features.token_ids != tuple(segment.token_ids[one.start : one.stop].tolist()):
             raise DataError(

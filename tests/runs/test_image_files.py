@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rlhf.apps.reports.episode_text import said_in
+from rlhf.chat.image_reader import noise_image
 from rlhf.errors import DataError
 from rlhf.images import Image, ImageFeatures
 from rlhf.runs.episode_parts import EpisodeParts, read_episodes
 from rlhf.runs.episode_records import ended_in_flight
-from rlhf.runs.image_files import image_file, with_features
+from rlhf.runs.image_files import image_file, with_features, write_images
 from rlhf.runs.recorded_episodes import recorded_groups
 from rlhf.runs.records import as_row, record_of_row
 from rlhf.types import Group
@@ -93,3 +95,10 @@ def test_another_content_or_another_processor_is_refused(recorded: Path) -> None
 def test_only_a_hash_names_a_file(recorded: Path, given: str) -> None:
     (recorded.parent / "images" / f"{given.replace('/', '')}.png").touch()
     assert image_file(recorded.parent / "images", given) is None
+
+
+def test_threads_may_write_the_same_images(tmp_path: Path) -> None:
+    images = [noise_image((width, 2)) for width in range(1, 41)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: write_images(tmp_path / "images", images), range(4)))
+    assert {file.stem for file in (tmp_path / "images").iterdir()} == {image.sha256 for image in images}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf.apps.cli.check import run_check
+from rlhf.chat.image_reader import noise_image
 from rlhf.errors import UserError
 
 GOOD = {"question": "1 + 1?", "answer": "2"}
@@ -92,3 +93,21 @@ def test_kept_rows_and_the_first_prompt_are_shown(recipe: Path, rows: Path, caps
 def test_whole_conversations_are_demonstrations(recipe: Path, rows: Path) -> None:
     written(rows, [CHAT] * 3)
     assert run_check(recipe, WHOLE) == 0
+
+
+def test_images_are_counted_with_their_sizes_and_tokens(
+    recipe: Path, rows: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seeing = ("model.tiny.architecture=qwen3_vl", "model.tower=frozen", "model.tiny.max_position_embeddings=64")
+    for name, size in {"a": (56, 56), "b": (112, 56), "c": (448, 448)}.items():
+        (rows.parent / f"{name}.png").write_bytes(noise_image(size).data)
+    written(rows, [GOOD | {"images": [f"{name}.png"]} for name in "aab"])
+    run_check(recipe, seeing)
+    shown = capsys.readouterr().out
+    assert "data.train: 2 images of 56x56 to 112x56 pixels, each 4 to 8 tokens (6.0 on average)" in shown
+    assert "user: [image 56x56]1 + 1?" in shown
+    assert "set model.tower: frozen" in checked(recipe, seeing[0])
+    written(rows, [GOOD | {"images": [f"{name}.png"]} for name in "ac"])
+    assert "row 3: the prompt has" in checked(recipe, *seeing)
+    written(rows, [GOOD | {"images": ["a.png"]}, GOOD | {"images": ["lost.png"]}])
+    assert "row 3, image 1 of column 'images' is the file 'lost.png': No such" in checked(recipe, *seeing)
