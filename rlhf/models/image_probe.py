@@ -24,8 +24,8 @@ BEFORE, SHARED, AFTER = 3, 2, (9, 8, 7)
 def rows_with_images(
     model: PreTrainedModel, rows: RowForward, reader: ImageReader
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the hidden states of the last tokens of three sequences with images, the second a branch of the first: as
-    packed rows have them, and as the model's own forward pass has them."""
+    """Return the hidden states of three sequences with images, the second what branches off the first: as packed rows
+    have them, and as the model's own forward pass has them."""
     one, other = (reader.features(noise_image(size)) for size in SIZES)
     first, second, third = _sequences(model, [one, one, other])
     shared = BEFORE + len(one.token_ids) + SHARED
@@ -37,10 +37,9 @@ def rows_with_images(
     images = RowImages(images=(one, other), starts=starts)
     _, row = rows.hidden(model, ids[None], positions.to(model.device)[None], places, images)
     found = torch.split(row, [len(first), len(second) - shared, len(third)])
-    expected = [_own(model, ids, image) for ids, image in ((first, one), (second, one), (third, other))]
-    lengths = (AFTER[0], AFTER[1] - SHARED, AFTER[2])
-    return ([part[-n:] for part, n in zip(found, lengths, strict=True)],
-            [part[-n:] for part, n in zip(expected, lengths, strict=True)])  # fmt: skip
+    given = [own_arguments(model, ids, image, BEFORE) for ids, image in ((first, one), (second, one), (third, other))]
+    expected = [model.base_model(**own, use_cache=False).last_hidden_state[0] for own in given]
+    return list(found), [own[-len(part) :] for own, part in zip(expected, found, strict=True)]
 
 
 def _sequences(model: PreTrainedModel, images: list[ImageFeatures]) -> list[Tensor]:
@@ -56,15 +55,19 @@ def _sequences(model: PreTrainedModel, images: list[ImageFeatures]) -> list[Tens
     ]
 
 
-def _own(model: PreTrainedModel, ids: Tensor, image: ImageFeatures) -> Tensor:
-    """Return the last hidden states of one sequence by the model's own forward pass."""
+def own_arguments(model: PreTrainedModel, ids: Tensor, image: ImageFeatures, start: int) -> dict[str, Tensor]:
+    """Return the arguments of the model's own forward pass for one sequence, in which the image begins at `start`."""
     base: Any = model.base_model
     kinds = torch.zeros_like(ids)
-    kinds[BEFORE + placeholders(model, np.array(image.token_ids))] = 1
+    kinds[start + placeholders(model, np.array(image.token_ids))] = 1
     tensors = {name: torch.from_numpy(array).to(model.device) for name, array in image.tensors.items()}
     given = {"mm_token_type_ids": kinds[None], "token_type_ids": kinds[None], **tensors}
     taken = inspect.signature(base.forward).parameters
-    hidden: Tensor = base(
-        input_ids=ids[None], use_cache=False, **{name: value for name, value in given.items() if name in taken}
-    ).last_hidden_state
-    return hidden[0]
+    return {"input_ids": ids[None], **{name: value for name, value in given.items() if name in taken}}
+
+
+def sees_later_tokens(model: PreTrainedModel) -> bool:
+    """Whether a token of an image sees those after it, as in Gemma 3 and the larger Gemma 4."""
+    settings = model.config.get_text_config()
+    takes = inspect.signature(model.base_model.forward).parameters
+    return "token_type_ids" in takes or getattr(settings, "use_bidirectional_attention", None) == "vision"

@@ -14,7 +14,7 @@ from rlhf.errors import ModelError
 from rlhf.models.attention import decoder_of
 from rlhf.models.config import Packing
 from rlhf.models.failures import UNKNOWN, cause_of, concerns_model
-from rlhf.models.image_probe import rows_with_images
+from rlhf.models.image_probe import rows_with_images, sees_later_tokens
 from rlhf.models.policy import RowForward, SequencesAlone, WholeRows, logits_of
 from rlhf.models.rounding import rounded
 from rlhf.models.stateful_layers import separate_states
@@ -114,16 +114,16 @@ def _check(model: PreTrainedModel, named: str, rows: RowForward) -> None:
 def _check_images(model: PreTrainedModel, named: str, rows: RowForward, reader: ImageReader) -> None:
     with torch.no_grad():
         found, expected = rows_with_images(model, rows, reader)
-        found, expected = [_shown(model, one) for one in found], [_shown(model, one) for one in expected]
+        found, expected = [_shown_all(model, one) for one in found], [_shown_all(model, one) for one in expected]
         allowed = TOLERANCE
         if model.dtype != torch.float32:
             rows.forget_images()
             with rounded(model):
-                allowed = MARGIN * _gap(
-                    [_shown(model, one) for one in rows_with_images(model, rows, reader)[1]], expected
-                )
+                again = [_shown_all(model, one) for one in rows_with_images(model, rows, reader)[1]]
+            allowed = MARGIN * _gap(again, expected)
         rows.forget_images()
-        _refuse(found, expected, allowed, named, "logits of sequences with images")
+        ahead = ", whose tokens see later ones," if sees_later_tokens(model) else ""
+        _refuse(found, expected, allowed, named, f"logits of sequences with images{ahead}")
 
 
 def _check_head(model: PreTrainedModel, named: str) -> None:
@@ -184,8 +184,11 @@ def _row(model: PreTrainedModel, rows: RowForward, ids: Tensor, places: list[Ten
 
 def _shown(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     """Output for a sequence's last tokens: logits in nats, or hidden states if there is no vocabulary head."""
-    tail = hidden[-max(LENGTHS) :]
-    return (tail if _head(model) is None else logits_of(model, tail)).float()
+    return _shown_all(model, hidden[-max(LENGTHS) :])
+
+
+def _shown_all(model: PreTrainedModel, hidden: Tensor) -> Tensor:
+    return (hidden if _head(model) is None else logits_of(model, hidden)).float()
 
 
 def _head(model: PreTrainedModel) -> nn.Module | None:

@@ -39,7 +39,7 @@ class _Separation:
     def announce(self, decoder: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         positions = named.get("position_ids")
         if positions is not None and positions.ndim == 3:
-            positions = positions[0]  # of the text, before those of images
+            positions = positions[0] if len(positions) == 4 else None  # of the text; without it, one sequence a row
         self._rows = None if positions is None else sequence_rows(positions)
 
     def compute(self, forward: Callable[..., Tensor], hidden_states: Tensor, *given: Any, **named: Any) -> Tensor:

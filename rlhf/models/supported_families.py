@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Literal
 
@@ -24,21 +24,26 @@ class FamilySupport:
     verdict: Verdict
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.reason}" if self.reason else self.verdict
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """The verdicts by `model_type`, with the date and the library versions of the measurement."""
+    """The verdicts by `model_type`, on text and on `images`, with the date and the library versions of the
+    measurement."""
 
     date: str
     versions: Mapping[str, str]
     families: Mapping[str, FamilySupport]
+    images: Mapping[str, FamilySupport] = field(default_factory=dict)
 
     def verdict_text(self, config: Values) -> str:
         """Return the verdict on the model of a `config.json`, in words; of a nested model the outer one."""
-        found = self._family(config)
-        if found is None:
+        found, shown = self._family(config), self.images.get(str(config.get("model_type")))
+        if found is None and shown is None:
             return NOT_MEASURED
-        verdict = f"{found.verdict}: {found.reason}" if found.reason else found.verdict
+        verdict = f"{found or NOT_MEASURED}; with images {shown}" if shown else str(found)
         versions = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         return f"{verdict} (measured {self.date} with {versions})"
 
@@ -54,5 +59,5 @@ class Measurements:
 
 def measurements() -> Measurements:
     table = json.loads(files("rlhf.models").joinpath("supported_families.json").read_text())
-    families = {name: FamilySupport(**one) for name, one in table["families"].items()}
-    return Measurements(date=table["date"], versions=table["versions"], families=families)
+    parts = {part: {name: FamilySupport(**one) for name, one in table[part].items()} for part in ("families", "images")}
+    return Measurements(date=table["date"], versions=table["versions"], **parts)

@@ -20,7 +20,9 @@ def processed_image(processor: Any, picture: Any) -> tuple[Mapping[str, Any], st
     settings = processor._merge_kwargs(
         processor.valid_processor_kwargs, tokenizer_init_kwargs=processor.tokenizer.init_kwargs, return_tensors="pt"
     )
-    tensors, (expansion,) = processor._process_images([picture], **settings["images_kwargs"])
+    given, misplaced = settings["images_kwargs"], "use_image_special_tokens"  # LFM2-VL moves it in `__call__`
+    given |= {misplaced: settings["text_kwargs"][misplaced]} if misplaced in settings["text_kwargs"] else {}
+    tensors, (expansion,) = processor._process_images([picture], **given)
     return tensors, expansion
 
 

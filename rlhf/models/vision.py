@@ -103,10 +103,14 @@ def image_arguments(
     if not placed:  # depends on every weight, as padding must: see `PolicyModel.forward`
         whole = whole + 0 * sum(part.sum() for one in rows.images for part in seen[one.image.sha256])
     given: dict[str, Any] = {"inputs_embeds": whole}
+    config = model.config.get_text_config()
     if deeper:
         mask = torch.zeros(token_ids.numel(), dtype=torch.bool, device=token_ids.device)
         mask[where] = True
         given |= {"visual_pos_masks": mask.view_as(token_ids), "deepstack_visual_embeds": deeper}
+    if getattr(config, "hidden_size_per_layer_input", None):  # further embeddings for every layer, of the text alone
+        text = token_ids.flatten().index_fill(0, where, config.pad_token_id).view_as(token_ids)
+        given["per_layer_inputs"] = decoder_of(model).get_per_layer_inputs(text, None)  # type: ignore[operator]
     positions = _rotary_positions(model, token_ids, position_ids, rows)
     return given | ({} if positions is None else {"position_ids": positions})
 

@@ -112,7 +112,9 @@ class _Rehearsal:
             return set()
         language_model: Any = self._model.get_language_model()
         language = set(map(id, language_model.modules()))
-        tower = [parameter for parameter in self._awaited if id(parameter.layer) not in language]
+        others = [parameter for parameter in self._awaited if id(parameter.layer) not in language]
+        # Some models keep the head of their vocabulary outside the language model.
+        tower = [parameter for parameter in others if not isinstance(parameter.layer, VocabParallelEmbedding)]
         return set() if any(self._share(parameter) for parameter in tower) else set(map(id, tower))
 
     def _in_turn(self, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.architectures.families import FAMILIES, Family
+from tests.architectures.families import MEASURED, Family
 from tests.architectures.table import CELLS, Row, Table, for_check, page, record, recorded, versions_of
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write cells.json, docs/models.md, what `rlhf check` says")
     parser.add_argument("--jobs", type=int, default=1, help="models at once")
     options = parser.parse_args()
-    chosen = [family for family in FAMILIES if not options.names or family.name in options.names]
+    chosen = [family for family in MEASURED if not options.names or family.name in options.names]
     if unknown := set(options.names) - {family.name for family in chosen}:
         parser.error(f"no model is called {', '.join(sorted(unknown))}")
     import_once()
@@ -54,10 +54,10 @@ def main() -> int:
 def write(measured: Sequence[Row], today: str) -> None:
     """These rows and the recorded ones of all other models."""
     others = recorded()
-    if others.rows and others.versions != versions_of() and len(measured) < len(FAMILIES):
+    if others.rows and others.versions != versions_of() and len(measured) < len(MEASURED):
         raise SystemExit(f"the other models were measured with {others.versions}: measure all")
     rows = {row.family.name: row for row in (*others.rows, *(replace(row, date=today) for row in measured))}
-    table = Table(versions=versions_of(), rows=[rows[one.name] for one in FAMILIES if one.name in rows])
+    table = Table(versions=versions_of(), rows=[rows[one.name] for one in MEASURED if one.name in rows])
     CELLS.write_text(record(table))
     (ROOT / "docs" / "models.md").write_text(page(table))
     (ROOT / "rlhf" / "models" / "supported_families.json").write_text(for_check(table))

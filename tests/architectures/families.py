@@ -10,6 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rlhf.models.tiny import byte_tokenizer
+from tests.models.seeing import SHOWN
 
 WINDOW, CONTEXT = 12, 128
 SHAPE: dict[str, Any] = {
@@ -42,6 +43,7 @@ class Family:
     """A row of the table: `kind` is transformers' name of the family, `settings` what its configuration takes beside
     `SHAPE`. Engine and learner are compared in `dtype`; all else is measured in float32. `gradient` is the limit of its
     gradient, larger where transformers alone rounds more; `plain` the attention of the model that all is compared with.
+    One that `sees` is made by `tests.models.seeing`, and measured with images.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Family:
     dtype: str = "float32"
     plain: str = "eager"
     gradient: float = 1e-6
+    sees: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -202,6 +205,18 @@ FAMILIES = (
     _family("nemotron_h"),
     _family("zamba2", num_key_value_heads=2, layers_block_type=["mamba", "hybrid"], mamba_d_state=16, n_mamba_heads=4),
 )  # fmt: skip
+
+SEEING = tuple(
+    Family(
+        name=f"{kind}-images",
+        kind=kind,
+        sees=True,
+        dtype="bfloat16" if kind == "qwen3_5" else "float32",
+        gradient=1e-5 if kind == "gemma4" else 1e-6,
+    )
+    for kind in SHOWN
+)
+MEASURED = (*FAMILIES, *SEEING)
 
 
 def made(family: Family, **options: Any) -> PreTrainedModel:

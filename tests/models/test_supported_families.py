@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlhf.models.supported_families import FamilySupport, Measurements, measurements
+from rlhf.models.supported_families import NOT_MEASURED, FamilySupport, Measurements, measurements
 
 TABLE = Measurements(
     date="2026-01-02",
@@ -13,6 +13,7 @@ TABLE = Measurements(
         "a": FamilySupport(verdict="right", reason=""),
         "b": FamilySupport(verdict="refused", reason="it has a state"),
     },
+    images={"v": FamilySupport(verdict="refused", reason="it looks ahead")},
 )
 WHEN = "(measured 2026-01-02 with vllm 1, torch 2)"
 
@@ -24,6 +25,11 @@ WHEN = "(measured 2026-01-02 with vllm 1, torch 2)"
         ({"model_type": "b"}, f"refused: it has a state {WHEN}"),
         ({"model_type": "c"}, "not measured: it is proved at the start of the run"),
         ({"model_type": "a", "text_config": {"model_type": "b"}}, f"right {WHEN}"),
+        ({"model_type": "v"}, f"{NOT_MEASURED}; with images refused: it looks ahead {WHEN}"),
+        (
+            {"model_type": "v", "text_config": {"model_type": "a"}},
+            f"right; with images refused: it looks ahead {WHEN}",
+        ),
         ({"model_type": "c", "text_config": {"model_type": "b"}}, f"refused: it has a state {WHEN}"),
     ],
 )
@@ -34,5 +40,5 @@ def test_a_family_is_right_or_refused_or_not_measured(config: dict[str, object],
 def test_every_family_of_the_table_is_right_or_has_a_reason():
     table = measurements()
     assert {"torch", "transformers", "vllm"} <= set(table.versions)
-    for family, one in table.families.items():
+    for family, one in [*table.families.items(), *table.images.items()]:
         assert bool(one.reason) == (one.verdict != "right"), family

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForImageTextToText
 
+from rlhf.errors import ModelError
 from rlhf.models.loading import load_policy
 from rlhf.models.lora import linear_layers
 from rlhf.models.policy import PolicyModel, WholeRows
-from rlhf.models.probe import proved_rows
+from rlhf.models.probe import proved_rows, sight_of
 from rlhf.models.scalar import ScalarHead, load_scalar
 from rlhf.models.towers import PROCESSORS, auto_class, copy_processors, towers
 from rlhf.recipe.planning.meta_model import shape_of
 from rlhf.weight_sync.weights import publish_manifest
-from tests.models.seeing import MADE, save_seeing
+from tests.models.seeing import MADE, save_seeing, save_shown
 from tests.whole import whole_state
 
 TOWERS = ("visual", "vision_tower", "multi_modal_projector", "embed_vision")
@@ -78,6 +80,16 @@ def test_an_export_has_the_files_of_the_processors(tmp_path: Path) -> None:
     copy_processors(str(folder), out)
     assert [file.name for file in out.iterdir()] == [PROCESSORS[0]]
     assert (out / PROCESSORS[0]).read_text() == '{"patch_size": 4}'
+
+
+def test_images_whose_tokens_see_later_ones_are_refused(tmp_path: Path) -> None:
+    folder = save_shown("gemma4", tmp_path / "gemma4")
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["use_bidirectional_attention"] = "vision"
+    (folder / "config.json").write_text(json.dumps(config))
+    model, sight = load_policy(str(folder), trains_tower=True), sight_of("trained", str(folder))
+    with pytest.raises(ModelError, match="images, whose tokens see later ones, are off by"):
+        proved_rows(model, folder.name, sight=sight)
 
 
 def test_they_are_planned(folder: Path) -> None:
