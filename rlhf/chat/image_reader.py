@@ -115,11 +115,11 @@ def with_images(token_ids: Sequence[int], messages: Sequence[Message], reader: I
     """Return the prompt of messages that were rendered as `token_ids`. Raises `ModelError`, also for images without a
     `reader`."""
     images = [image for message in messages for image in message.images]
-    if not images:
-        return Prompt(token_ids=np.array(token_ids, np.int32))
-    if reader is None:
+    if reader is not None:
+        return reader.expanded(token_ids, images)
+    if images:
         raise ModelError(NO_TOWER)
-    return reader.expanded(token_ids, images)
+    return Prompt(token_ids=np.array(token_ids, np.int32))
 
 
 def concatenated(before: Prompt, behind: Prompt) -> Prompt:

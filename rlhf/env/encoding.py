@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from functools import partial
 from typing import Any
 
+import PIL.Image
 from pydantic_core import PydanticSerializationError, to_json
 
-from rlhf.env.wire import Action, CallData, Json, MessageData, ObservationAnswer, SpecAnswer, TaskData, validate_answer
+from rlhf.chat.shown import read_images, read_shown
+from rlhf.env.wire import (
+    Action,
+    CallData,
+    Json,
+    MessageData,
+    ObservationAnswer,
+    SpecAnswer,
+    TaskData,
+    Undecodable,
+    validate_answer,
+)
+from rlhf.errors import DataError
+from rlhf.images import IMAGE_MARK, Image
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool, ToolCall
 from rlhf.untrusted_text import InvalidJson, escape_json, replace_surrogates
 
@@ -38,11 +54,20 @@ def _plain(value: Any) -> Any:
 
 
 def task_data(task: Task) -> Json:
+    """Return a task as JSON. Where its messages have images, the columns of the row that hold bytes are left out."""
     data: Json = {"id": task.id, "messages": [message_data(message) for message in task.messages]}
-    return data | {"answer": task.answer, "row": dict(task.row)}
+    shows = any(message.images for message in task.messages)
+    row = {name: value for name, value in task.row.items() if not (shows and _has_bytes(value))}
+    return data | {"answer": task.answer, "row": row}
+
+
+def _has_bytes(value: Any) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, bytes) or any(map(_has_bytes, inner))
 
 
 def task_from(data: TaskData) -> Task:
+    """Return a task. Raises `Undecodable` for an image that cannot be shown to a model."""
     messages = tuple(message_from(message) for message in data.messages)
     return Task(id=data.id, messages=messages, answer=data.answer, row=data.row)
 
@@ -50,6 +75,8 @@ def task_from(data: TaskData) -> Task:
 def message_data(message: Message) -> Json:
     """Return a message as JSON; empty keys are left out."""
     data: Json = {"role": message.role, "content": message.content}
+    if message.images:
+        data["images"] = [_base64(image) for image in message.images]
     if message.tool_calls:
         data["tool_calls"] = [call_data(call) for call in message.tool_calls]
     if message.tool_call_id is not None:
@@ -58,8 +85,19 @@ def message_data(message: Message) -> Json:
 
 
 def message_from(data: MessageData) -> Message:
+    """Return a message. Raises `Undecodable` for an image that cannot be shown to a model."""
     calls = tuple(call_from(call) for call in data.tool_calls)
-    return Message(role=data.role, content=data.content, tool_calls=calls, tool_call_id=data.tool_call_id)
+    try:
+        images = read_images(data.images, data.content) if data.images else ()
+    except DataError as error:
+        raise Undecodable(str(error)) from None
+    return Message(
+        role=data.role, content=data.content, images=images, tool_calls=calls, tool_call_id=data.tool_call_id
+    )
+
+
+def _base64(image: Image) -> str:
+    return base64.b64encode(image.data).decode()
 
 
 def call_data(call: ToolCall) -> Json:
@@ -104,8 +142,11 @@ def answer_data(observation: Observation, tools: tuple[Tool, ...] = ()) -> Json:
     return {"observation": content, "reward": observation.reward, "done": observation.done, "metadata": metadata}
 
 
-def part_text(part: Json) -> str:
-    """Return a part of a tool's result as text: its text, or its kind and what describes a resource."""
+def part_shown(part: Json) -> str | Image:
+    """Return a part of a tool's result: an image, or its text, or its kind and what describes a resource. Raises
+    `Undecodable` for an image that cannot be shown to a model."""
+    if part.get("type") == "image":
+        return image_from(part.get("data"), "an image of a tool's result")
     inner = part.get("resource")
     source = inner if isinstance(inner, dict) else part
     text = source.get("text")
@@ -115,12 +156,36 @@ def part_text(part: Json) -> str:
     return str(text)
 
 
+def image_from(value: object, where: str) -> Image:
+    """Return an image that `read_shown` reads. Raises `Undecodable`."""
+    try:
+        return read_shown(value, where)
+    except DataError as error:
+        raise Undecodable(str(error)) from None
+
+
+def result_parts(messages: tuple[Message, ...]) -> list[Json]:
+    """Return messages as parts of a tool's result: one text, divided where it has images."""
+    if not any(message.images for message in messages):
+        return [{"type": "text", "text": joined_text(messages)}]
+    parts: list[Json] = []
+    for message in messages:
+        first, *texts = message.content.split(IMAGE_MARK) if message.images else [message.content]
+        parts.append({"type": "text", "text": first})
+        for image, text in zip(message.images, texts, strict=True):
+            with PIL.Image.open(io.BytesIO(image.data)) as picture:
+                kind = picture.get_format_mimetype()
+            parts += [{"type": "image", "data": _base64(image), "mimeType": kind}, {"type": "text", "text": text}]
+    return [part for part in parts if part.get("text") != ""]
+
+
 def joined_text(messages: tuple[Message, ...]) -> str:
     return "\n\n".join(message.content for message in messages)
 
 
 def observation_from(data: Json) -> Observation:
-    """Return the observation in an answer of a server of this library. Raises `Undecodable`."""
+    """Return the observation in an answer of a server of this library. Raises `Undecodable`, also for an image that
+    cannot be shown to a model."""
     answer = validate_answer(ObservationAnswer, data, "observation")
     return Observation(
         messages=tuple(message_from(message) for message in answer.observation.messages),

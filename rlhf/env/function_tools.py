@@ -9,20 +9,34 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, NotRequired, get_type_hints
 
+import PIL.Image
 from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, with_config
 from pydantic_core import to_jsonable_python
 from typing_extensions import TypedDict
 
 from rlhf.chat.conversation import joined
+from rlhf.chat.shown import Shown, read_shown, shown
 from rlhf.cluster.loop_thread import BackgroundLoop
 from rlhf.config import check_call, load_piece
 from rlhf.env.encoding import dumps
-from rlhf.env.tool_use import Handled, RefusedCall, ToolUseEnvironment, shortened
-from rlhf.errors import ConfigError, DeadlinePassed, Raised, catch, catch_awaiting, describe_error, logged_error
+from rlhf.env.tool_use import Handled, RefusedCall, ToolUseEnvironment, shortened, shortened_shown
+from rlhf.errors import (
+    ConfigError,
+    DataError,
+    DeadlinePassed,
+    EnvironmentFailed,
+    Raised,
+    catch,
+    catch_awaiting,
+    describe_error,
+    logged_error,
+)
+from rlhf.images import Image
 from rlhf.types import Message, Observation, Task, Tool
 from rlhf.untrusted_text import replace_surrogates
 
 SETTING = "environment.tools"
+PICTURES = (Image, PIL.Image.Image)
 NOT_TOOLS = ("reset", "close")
 """Methods of a class of tools that begin and end an episode."""
 
@@ -39,7 +53,8 @@ class FunctionTool:
 
 class FunctionTools(ToolUseEnvironment):
     """Asks the task's question, with tools that are functions (`module:function`) or the public methods of a class
-    (`module:Class`), of which every episode has an instance. Its `reset` receives the columns of the row that it names
+    (`module:Class`), of which every episode has an instance. A result may be a pillow image, or a list of texts and
+    images. Its `reset` receives the columns of the row that it names
     as parameters; a text that it returns is appended to the question. An episode has one thread with an event loop. A
     call that raises is answered with the error; so is one that has not returned when the calls of its reply have taken
     `seconds`. The policy reads `longest` characters of a result. The `info` of an observation is the number of
@@ -85,8 +100,9 @@ class FunctionTools(ToolUseEnvironment):
         every = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
         return self._instance.reset(**{name: value for name, value in task.row.items() if every or name in parameters})
 
-    def _call(self, one: FunctionTool, arguments: dict[str, Any]) -> str:
-        """Return the result of a call as text. Raises `RefusedCall` for wrong arguments, and when it fails."""
+    def _call(self, one: FunctionTool, arguments: dict[str, Any]) -> str | Shown:
+        """Return the result of a call: text, or what it shows. Raises `RefusedCall` for wrong arguments, and when it
+        fails, and `EnvironmentFailed` for an image that cannot be shown to a model."""
         name = one.tool.name
         try:
             given = one.arguments.validate_python(dict(arguments))
@@ -102,6 +118,13 @@ class FunctionTools(ToolUseEnvironment):
                 self._loop.stop()
                 self._loop = BackgroundLoop("tools of an episode")
             raise RefusedCall(f"{name} did not return within {self._seconds:g} s") from None
+        parts = list(result) if isinstance(result, list | tuple) else [result]
+        if any(isinstance(part, PICTURES) for part in parts):
+            try:
+                seen = [self._part(part, name) for part in parts]
+            except DataError as error:
+                raise EnvironmentFailed("tools", "protocol", str(error)) from None
+            return shortened_shown(shown(seen), self._longest)
         text = result if isinstance(result, Raised | str) else catch(lambda: dumps(result))
         if isinstance(text, Raised):
             self._errors += 1
@@ -109,6 +132,12 @@ class FunctionTools(ToolUseEnvironment):
             said = catch(lambda: str(text.error))
             raise RefusedCall(shortened(f"{type(text.error).__name__}: {said}", self._longest))
         return shortened(str(replace_surrogates(text)), self._longest)
+
+    @staticmethod
+    def _part(part: Any, name: str) -> str | Image:
+        if isinstance(part, PICTURES):
+            return read_shown(part, f"an image that {name} returned")
+        return str(replace_surrogates(part if isinstance(part, str) else dumps(part)))
 
     def _done(self, name: str, work: Callable[[], Any]) -> Any:
         """Return what `work` returns, awaited if need be, or `Raised`. Raises `DeadlinePassed`."""

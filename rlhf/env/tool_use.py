@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf.chat.shown import Shown, without_marks
 from rlhf.env.single_turn import SingleTurnEnvironment
+from rlhf.images import IMAGE_MARK
 from rlhf.types import EnvironmentSpec, Message, Observation, Tool, ToolCall
 
 CUT = "\n… cut …\n"
@@ -21,7 +23,7 @@ class Handled:
     """A tool and its implementation. A `RefusedCall` is the policy's error, any other exception is ours."""
 
     tool: Tool
-    run: Callable[[Mapping[str, Any]], str]
+    run: Callable[[Mapping[str, Any]], str | Shown]
 
 
 class ToolUseEnvironment(SingleTurnEnvironment):
@@ -35,10 +37,16 @@ class ToolUseEnvironment(SingleTurnEnvironment):
     def step(self, action: Message) -> Observation:
         if not action.tool_calls:
             return super().step(action)
-        results = [Message(role="tool", content=self._result(call), tool_call_id=call.id) for call in action.tool_calls]
-        return Observation(messages=tuple(results))
+        return Observation(messages=tuple(self._message(call) for call in action.tool_calls))
 
-    def _result(self, call: ToolCall) -> str:
+    def _message(self, call: ToolCall) -> Message:
+        result = self._result(call)
+        if isinstance(result, Shown) and result.images:
+            return Message(role="tool", content=result.text, images=result.images, tool_call_id=call.id)
+        text = result.text if isinstance(result, Shown) else result
+        return Message(role="tool", content=without_marks(text), tool_call_id=call.id)
+
+    def _result(self, call: ToolCall) -> str | Shown:
         handled = self._tools.get(call.name)
         if handled is None:
             return f"error: there is no tool {call.name!r}; use one of {', '.join(self._tools)}"
@@ -62,6 +70,15 @@ def shortened(text: str, longest: int) -> str:
     """Return the text, with its middle cut out if it is longer than `longest`."""
     half = max(1, (longest - len(CUT)) // 2)
     return text if len(text) <= longest else text[:half] + CUT + text[-half:]
+
+
+def shortened_shown(given: Shown, longest: int) -> Shown:
+    """Return the content, with its middle and the images there cut out if the text is longer than `longest`."""
+    text, half = shortened(given.text, longest), max(1, (longest - len(CUT)) // 2)
+    if text == given.text:
+        return given
+    before, behind = given.text[:half].count(IMAGE_MARK), given.text[-half:].count(IMAGE_MARK)
+    return Shown(text, given.images[:before] + given.images[len(given.images) - behind :] if given.images else ())
 
 
 def text_tool(name: str, description: str, argument: str, meaning: str) -> Tool:

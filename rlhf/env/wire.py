@@ -69,6 +69,7 @@ class MessageData(Strict):
 
     role: str
     content: str
+    images: list[str] = Field(default_factory=list, description="Encoded images in base64, one for each U+FFFC")
     tool_calls: list[CallData] = Field(default_factory=list)
     tool_call_id: str | None = None
 

@@ -34,8 +34,8 @@ class HttpLimits:
     """Number of open connections, WebSockets included. With that many, a further request gets a 503."""
 
 
-POLICY = HttpLimits(body_bytes=16 * 2**20)
-REWARD = SANDBOX = HttpLimits(body_bytes=64 * 2**20)
+ENVIRONMENT = HttpLimits(body_bytes=16 * 2**20)
+POLICY = REWARD = SANDBOX = HttpLimits(body_bytes=64 * 2**20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

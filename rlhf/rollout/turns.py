@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from rlhf.chat.shown import misplaced
 from rlhf.chat.tool_calls import new_id, taken_ids, with_ids
 from rlhf.errors import EnvironmentFailed, ModelError
+from rlhf.images import IMAGE_MARK
 from rlhf.protocols import Environment, Environments
 from rlhf.rollout.episode import AGENT, EpisodeState, PolicyClient, Unplayable, open_episode
 from rlhf.rollout.history import conclude
@@ -103,6 +105,7 @@ class MultiAgentState:
         """Return the state of the role that acts next, extended by the observation; None when there is no room for a
         reply. Raises `Unplayable` where the role's first prompt leaves none."""
         role = self.actor(observation)
+        observation = self._for_policy(observation)
         state = self.states.get(role)
         if state is None:
             state = open_episode(self.task, self.policy, observation.messages, self.rules.last_turns, role)
@@ -111,6 +114,16 @@ class MultiAgentState:
             return None
         state.said.extend(observation.messages)
         return state
+
+    def _for_policy(self, observation: Observation) -> Observation:
+        """Return the observation as the policy gets it: a model without a tower reads `[image]` in results of tools.
+        Raises `EnvironmentFailed` where a model that sees would miss an image."""
+        if not self.policy.renderer.sees:
+            return replace(observation, messages=tuple(map(_without_images, observation.messages)))
+        for one in observation.messages:
+            if one.role != "assistant" and (problem := misplaced(one.content, len(one.images))):
+                raise EnvironmentFailed(self.rules.environment, "protocol", f"{problem}; its role is {one.role}")
+        return observation
 
     def actor(self, observation: Observation) -> str:
         """Return the role that acts next. Raises `EnvironmentFailed` for an unknown role."""
@@ -148,6 +161,12 @@ class MultiAgentState:
                 never, kind = f"{never}: before, {limit}, which ended the episode", "cut_off"
             return Failed(kind=kind, detail=never)
         return state.record(status, timed.seconds, timed.infos)
+
+
+def _without_images(message: Message) -> Message:
+    if message.role != "tool" or not message.images:
+        return message
+    return replace(message, content=message.content.replace(IMAGE_MARK, "[image]"), images=())
 
 
 async def _take_turns(agents: MultiAgentState, timed: TimedEnvironment, observation: Observation) -> EpisodeStatus:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import time
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
+import numpy as np
+import PIL.Image
+
+from rlhf.images import IMAGE_MARK, Image
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, Tool
 
 
@@ -166,6 +172,39 @@ class Moody:
         if word == "unsayable":
             raise Unsayable
         return replace(Observation(messages=said("well"), reward=0.5), **ODD.get(word, {}))
+
+    def close(self) -> None: ...
+
+
+def picture(number: int, side: int = 56) -> Image:
+    """A picture of noise, another one for every number."""
+    pixels = np.random.default_rng(number).integers(0, 256, (side, side, 3), np.uint8)
+    written = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(written, "png")
+    return Image(sha256=sha256(written.getvalue()).hexdigest(), data=written.getvalue())
+
+
+class Painter:
+    """Shows the task's messages, and then another picture every turn: of so many pixels a side as the policy says, or
+    what is no picture."""
+
+    spec = EnvironmentSpec(name="painter", description="Paints.")
+
+    def reset(self, task: Task, *, seed: int) -> Observation:
+        self._painted = 0
+        return Observation(messages=task.messages)
+
+    def step(self, action: Message) -> Observation:
+        self._painted += 1
+        image = picture(self._painted, int(action.content) if action.content.isdigit() else 56)
+        images: tuple[Any, ...] = (image,)
+        if action.content == "pillow":
+            images = (PIL.Image.new("RGB", (56, 56)),)
+        if action.content == "broken":
+            images = (replace(image, data=image.data[:60]),)
+        if action.content == "lost":
+            images = (image, image)
+        return Observation(messages=(Message(role="user", content=f"picture {IMAGE_MARK}!", images=images),))
 
     def close(self) -> None: ...
 

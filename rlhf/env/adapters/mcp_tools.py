@@ -6,12 +6,15 @@ import asyncio
 import functools
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+from rlhf.chat.shown import Shown, shown
 from rlhf.env.adapters.imports import imported
-from rlhf.env.encoding import part_text
-from rlhf.env.tool_use import Handled, RefusedCall, ToolUseEnvironment, shortened
+from rlhf.env.encoding import part_shown
+from rlhf.env.tool_use import Handled, RefusedCall, ToolUseEnvironment, shortened_shown
+from rlhf.env.wire import Undecodable
 from rlhf.errors import DeadlinePassed, EnvironmentFailed
 from rlhf.types import Observation, Task, Tool
 
@@ -47,12 +50,17 @@ class McpToolsEnvironment(ToolUseEnvironment):
         self._episode = uuid4().hex
         return super().reset(task, seed=seed)
 
-    def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
+    def _call(self, name: str, arguments: Mapping[str, Any]) -> Shown:
         meta = {EPISODE: self._episode}
         result = self._run(lambda client: client.call_tool(name, dict(arguments), meta=meta))
-        parts = [part_text(part) for part in result.model_dump(mode="json", by_alias=True)["content"]]
-        text = "\n".join(parts) or json.dumps(result.structured_content)  # which may be all that it has
-        return shortened(f"error: {text}" if result.is_error else text, self._longest)
+        try:
+            parts = [part_shown(part) for part in result.model_dump(mode="json", by_alias=True)["content"]]
+        except Undecodable as error:
+            raise EnvironmentFailed("mcp", "protocol", f"{self._url}: {name}: {error}") from None
+        if not any(parts):
+            parts = [json.dumps(result.structured_content)]  # which may be all that it has
+        told = shown(parts)
+        return shortened_shown(replace(told, text=f"error: {told.text}") if result.is_error else told, self._longest)
 
     async def _list(self, client: Any) -> list[Tool]:
         tools: list[Tool] = []

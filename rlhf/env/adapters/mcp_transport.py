@@ -10,8 +10,8 @@ from typing import Any
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
-ANSWER_BYTES = 4 * 2**20
-"""Maximum size of one answer, all events of a stream together. mcp's parser takes two seconds for it."""
+ANSWER_BYTES = 16 * 2**20
+"""Maximum size of one answer, all events of a stream together. mcp's parser takes three seconds for it."""
 
 
 class Bounded(httpx2.AsyncHTTPTransport):
@@ -57,4 +57,4 @@ def connect(url: str, seconds: float) -> tuple[Any, httpx2.AsyncClient, Bounded]
     bounded = Bounded()
     http = httpx2.AsyncClient(transport=bounded, timeout=seconds)
     http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-    return streamable_http_client(url, http_client=http), http, bounded
+    return streamable_http_client(url, http_client=http, max_sse_event_size=ANSWER_BYTES), http, bounded

@@ -7,11 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf.env.encoding import action_data, observation_from, part_text, spec_from, task_data
+import numpy as np
+import PIL.Image
+
+from rlhf.chat.shown import shown
+from rlhf.env.encoding import action_data, image_from, observation_from, part_shown, spec_from, task_data
 from rlhf.env.wire import EXTRAS_VERSION, NAME_LENGTH, TEXT_LENGTH, Json, StockAnswer, Undecodable, validate_answer
+from rlhf.errors import Raised, catch
+from rlhf.images import Image
 from rlhf.types import EnvironmentSpec, Message, Observation, Task
 from rlhf.untrusted_text import InvalidJson, read_json
 
+SCREENSHOT = "screenshot"
+"""The field of an observation that OpenEnv's browsers give as pixels `[height][width][channel]`, others encoded."""
+ENCODED = ("data:image/", "iVBORw0KGgo", "/9j/")
+"""How base64 of a PNG and of a JPEG begins, and a URL with one."""
 SHOWN = 4000
 """Maximum characters of a schema, or of an error in an action, that the policy reads."""
 
@@ -76,9 +86,10 @@ class Stock:
         """Return the observation in an answer. Raises `Undecodable`."""
         valid = validate_answer(StockAnswer, answer, "observation")
         metadata = valid.metadata or {}
+        content = shown(shown_by(valid.observation))
         truncated = valid.done and metadata.get("truncated") is True and metadata.get("terminated") is not True
         return Observation(
-            messages=(Message(role="user", content=text_of_observation(valid.observation)),),
+            messages=(Message(role="user", content=content.text, images=content.images),),
             reward=valid.reward,
             terminated=valid.done and not truncated,
             truncated=truncated,
@@ -112,14 +123,30 @@ def only_text_field(schema: Mapping[str, Any]) -> str | None:
     return None
 
 
-def text_of_observation(observation: Json) -> str:
-    """Return the text for the policy: a tool's result or error, the observation's only string, or all of it as JSON."""
+def shown_by(observation: Json) -> list[str | Image]:
+    """Return what the policy gets: a tool's result or error, or the observation's `screenshot`, if it has one, and its
+    only string, or all of it as JSON. Raises `Undecodable` for an image that cannot be shown to a model."""
     fields = {name: value for name, value in observation.items() if name != "metadata"}
     if "tool_name" in fields:
         if error := fields.get("error"):
-            return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+            return [str(error.get("message", error)) if isinstance(error, dict) else str(error)]
         result = fields.get("result")
         if isinstance(result, dict) and isinstance(content := result.get("content"), list):
-            return "\n".join(part_text(part) for part in content if isinstance(part, dict))
+            return [part_shown(part) for part in content if isinstance(part, dict)]
+    picture = fields.get(SCREENSHOT)
+    images: list[str | Image] = []
+    if isinstance(picture, list) or (isinstance(picture, str) and picture.startswith(ENCODED)):
+        images = [image_from(_pixels(picture), f"the observation's {SCREENSHOT}")]
+        del fields[SCREENSHOT]
     texts = [value for value in fields.values() if isinstance(value, str)]
-    return texts[0] if len(texts) == len(fields) == 1 else json.dumps(fields, ensure_ascii=False)
+    return [*images, texts[0] if len(texts) == len(fields) == 1 else json.dumps(fields, ensure_ascii=False)]
+
+
+def _pixels(picture: Any) -> Any:
+    """Return rows of pixels as a picture, and base64 as it is. Raises `Undecodable`."""
+    if not isinstance(picture, list):
+        return picture
+    made = catch(lambda: PIL.Image.fromarray(np.array(picture, np.uint8)))
+    if isinstance(made, Raised):
+        raise Undecodable(f"the observation's {SCREENSHOT} is no image: {made.error!s:.200}")
+    return made

@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rlhf.chat.shown import read_images
 from rlhf.config import check_call, load_piece
 from rlhf.env.encoding import dumps, spec_data, spec_from
 from rlhf.env.wire import Undecodable
-from rlhf.errors import ConfigError, EnvironmentFailed, Raised, catch, describe_error
+from rlhf.errors import ConfigError, DataError, EnvironmentFailed, Raised, catch, describe_error
 from rlhf.protocols import AsyncEnvironment, LocalEnvironment
 from rlhf.types import EnvironmentSpec, Message, Observation, Task, finite_number
 from rlhf.untrusted_text import InvalidJson, has_surrogate, read_json
@@ -86,9 +87,18 @@ def checked(name: str, observation: object) -> Observation:
     if wrong := _wrong_with(observation):
         raise EnvironmentFailed(name, "protocol", wrong)
     reward, messages = finite_number(observation.reward), observation.messages
-    if reward is observation.reward and isinstance(messages, tuple):
+    if any(message.images for message in messages):
+        try:
+            messages = tuple(_with_read_images(message) for message in messages)
+        except DataError as error:
+            raise EnvironmentFailed(name, "protocol", str(error)) from None
+    if reward is observation.reward and messages is observation.messages and isinstance(messages, tuple):
         return observation  # a copy costs as much as parsing a frame
     return replace(observation, reward=reward, messages=tuple(messages))
+
+
+def _with_read_images(message: Message) -> Message:
+    return replace(message, images=read_images(message.images, message.content)) if message.images else message
 
 
 def _wrong_with(observation: Observation) -> str | None:
@@ -98,6 +108,8 @@ def _wrong_with(observation: Observation) -> str | None:
     for message in observation.messages:
         if not isinstance(message, Message) or not isinstance(message.content, str):
             return f"a message is {message!r:.80}, not a Message with text"
+        if not isinstance(message.images, (tuple, list)):
+            return f"the images of a message are {message.images!r:.80}, not a tuple"
         if has_surrogate(message.content):
             said = message.content.encode(errors="backslashreplace").decode()
             return f"its text has a lone surrogate: {said!r:.80}"

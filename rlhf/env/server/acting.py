@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jsonschema
 
-from rlhf.env.encoding import action_from, answer_data, dumps, joined_text, tool_data
+from rlhf.env.encoding import action_from, answer_data, dumps, joined_text, result_parts, tool_data
 from rlhf.env.server.sessions import EnvironmentSession
 from rlhf.env.wire import CallTool, Code, EnvironmentRefused, Json, ListTools, parse_action
 from rlhf.types import EnvironmentSpec, Message, ToolCall
@@ -33,7 +33,7 @@ async def call_tool(session: EnvironmentSession, name: str, arguments: Json, req
     action = Message(role="assistant", content="", tool_calls=(call,))
     observation = await session.step(action, request_id)
     answer, text = answer_data(observation), joined_text(observation.messages)
-    content = [{"type": "text", "text": text}]
+    content = result_parts(observation.messages)
     result = {"content": content, "structured_content": None, "data": text, "is_error": False}
     answer["observation"] = {"tool_name": name, "result": result, "error": None, "metadata": answer["metadata"]}
     return answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket
@@ -18,7 +18,7 @@ from rlhf.env.server.sessions import EnvironmentSessions
 from rlhf.env.server.socket_route import serve_socket
 from rlhf.env.wire import API_VERSION, Code, EnvironmentRefused, Json
 from rlhf.http.access import AccessMiddleware
-from rlhf.http.binding import Access, HttpLimits
+from rlhf.http.binding import ENVIRONMENT, Access, HttpLimits
 from rlhf.http.serving import unknown_path, uvicorn_config
 
 STOP_SECONDS = 5.0
@@ -39,7 +39,7 @@ class EnvironmentServerSettings:
 
 def limits_for_sessions(max_sessions: int) -> HttpLimits:
     """Limits that allow one machine to open this many sessions, each a connection, and to reopen them."""
-    return HttpLimits(connections=max(HttpLimits().connections, 2 * max_sessions))
+    return replace(ENVIRONMENT, connections=max(ENVIRONMENT.connections, 2 * max_sessions))
 
 
 def build_app(isolation: EnvironmentIsolation, settings: EnvironmentServerSettings) -> AccessMiddleware:

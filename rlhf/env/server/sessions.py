@@ -12,7 +12,7 @@ from typing import Any
 
 from rlhf.env.encoding import task_from
 from rlhf.env.hosting.hosted import EnvironmentIsolation
-from rlhf.env.wire import Code, EnvironmentRefused, Json, ResetData
+from rlhf.env.wire import Code, EnvironmentRefused, Json, ResetData, Undecodable
 from rlhf.errors import EnvironmentFailed
 from rlhf.protocols import Environment
 from rlhf.types import Message, Observation, Task
@@ -126,7 +126,10 @@ class EnvironmentSession:
             self._environment = await self._isolation.open(self.id)
         self.episode_id, self.steps = data.episode_id or secrets.token_hex(8), 0
         seed = secrets.randbelow(2**31) if data.seed is None else data.seed
-        task = task_from(data.task) if data.task else Task(id=f"seed-{seed}", messages=())
+        try:
+            task = task_from(data.task) if data.task else Task(id=f"seed-{seed}", messages=())
+        except Undecodable as error:
+            raise EnvironmentRefused(Code.VALIDATION_ERROR, f"Invalid task: {error}", 422, errors=[]) from None
         return await self._environment.reset(task, seed=seed)
 
     async def _step(self, action: Message) -> Observation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import socket
 import threading
 import time
@@ -17,6 +18,7 @@ from mcp_types import (
     EmbeddedResource,
     ImageContent,
     ResourceLink,
+    TextContent,
     TextResourceContents,
 )
 from starlette.requests import Request
@@ -24,7 +26,9 @@ from starlette.responses import JSONResponse, Response
 
 from rlhf.env.adapters.mcp_tools import EPISODE, McpToolsEnvironment
 from rlhf.errors import DeadlinePassed, EnvironmentFailed
+from rlhf.images import IMAGE_MARK
 from rlhf.types import Message, Observation, Task, ToolCall
+from tests.env.environments import picture
 from tests.env.serving import served
 
 pytestmark = pytest.mark.engine
@@ -70,8 +74,15 @@ def reads() -> list[ContentBlock]:
     return [
         EmbeddedResource(resource=inside),
         ResourceLink(uri="file:///b.txt", name="b"),
-        ImageContent(data="", mime_type="image/png"),
     ]
+
+
+@server.tool()
+def paints(side: int, whole: bool = True) -> list[ContentBlock]:
+    """Return a picture."""
+    data = base64.b64encode(picture(0, side).data[: None if whole else 100]).decode()
+    words = TextContent(text=f"a {IMAGE_MARK} is a mark")
+    return [words, ImageContent(data=data, mime_type="image/png"), TextContent(text="b")]
 
 
 @server.tool()
@@ -127,9 +138,21 @@ def test_a_question_is_answered_with_a_tool_of_the_server(url: str) -> None:
     assert (end.reward, end.terminated) == (1.0, True)
 
 
+def test_a_picture_of_a_tool_is_shown_in_its_place(url: str) -> None:
+    environment = McpToolsEnvironment(url)
+    environment.reset(QUESTION, seed=0)
+    large = picture(0, 1100)
+    assert len(large.data) > 3 * 2**20
+    seen = call(environment, "paints", side=1100)
+    assert said(seen) == f"a \ufffd is a mark{IMAGE_MARK}b"
+    assert seen.messages[0].images == (large,)
+    with pytest.raises(EnvironmentFailed, match=r"protocol: .*paints: an image of a tool's result cannot be decoded"):
+        call(environment, "paints", side=56, whole=False)
+
+
 def test_the_server_s_tools_are_offered_with_their_schemas(url: str) -> None:
     tools = {tool.name: tool for tool in McpToolsEnvironment(url).spec.tools}
-    assert set(tools) == {"add", "whoami", "nap", "refuses", "reads", "floods"}
+    assert set(tools) == {"add", "whoami", "nap", "refuses", "reads", "paints", "floods"}
     assert tools["add"].description == "Add two numbers."
     assert tools["add"].parameters["required"] == ["a", "b"]
     assert [tool.name for tool in McpToolsEnvironment(url, only=["add"]).spec.tools] == ["add"]
@@ -162,7 +185,7 @@ def test_a_server_that_does_not_answer_with_json_rpc_is_lost(url: str, name: str
 def test_resources_are_read_with_their_addresses_and_long_results_without_their_middle(url: str) -> None:
     environment = McpToolsEnvironment(url, longest=100)
     environment.reset(QUESTION, seed=0)
-    text = "[resource file:///a.txt]\nwhat a says\n[resource_link b file:///b.txt]\n[image]"
+    text = "[resource file:///a.txt]\nwhat a says\n[resource_link b file:///b.txt]"
     assert said(call(environment, "reads")) == text
     shown = said(call(environment, "floods"))
     assert (shown[:5], shown[-3:], len(shown) <= 100) == ("begin", "end", True)
