@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from rlhf.rollout.endpoint.wires.wire import Answer, Arguments, Text, Wanted, Wire, WireRequest, event
+from rlhf.chat.shown import Shown
+from rlhf.rollout.endpoint.wires.wire import Answer, Arguments, Content, Wanted, Wire, WireRequest, event
 from rlhf.types import Message, Tool, ToolCall
 
 PIECE = re.compile(r"\s*\S{1,32}|\s+\Z")
@@ -47,7 +48,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text = ""
+    content: Content = Shown()
     tool_calls: list[Call] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
@@ -56,7 +57,8 @@ class ChatMessage(BaseModel):
     def message(self) -> Message:
         return Message(
             role="system" if self.role == "developer" else self.role,
-            content=self.content,
+            content=self.content.text,
+            images=self.content.images,
             tool_calls=tuple(call.call() for call in self.tool_calls or ()),
             tool_call_id=self.tool_call_id,
             reasoning_content=self.reasoning_content or self.reasoning or None,

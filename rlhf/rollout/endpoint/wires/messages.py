@@ -7,10 +7,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, Discriminator, Field, InstanceOf, Tag, WithJsonSchema
 
+from rlhf.chat.shown import Shown, shown
+from rlhf.images import Image
 from rlhf.rollout.endpoint.sessions import ChatRefused
-from rlhf.rollout.endpoint.wires.wire import Answer, Arguments, Text, Wanted, Wire, WireRequest, event, joined_parts
+from rlhf.rollout.endpoint.wires.wire import (
+    Answer,
+    Arguments,
+    Content,
+    Text,
+    Wanted,
+    Wire,
+    WireRequest,
+    event,
+    joined_parts,
+    part_image,
+)
 from rlhf.types import Message, Tool, ToolCall
 
 BILLING = "x-anthropic-billing-header"
@@ -26,8 +39,18 @@ ERRORS = {
 }
 
 
+def source_image(source: Any) -> Image:
+    return part_image({"type": "image", "source": source}, "the image")
+
+
 class TextBlock(BaseModel):
     text: str
+
+
+class ImageBlock(BaseModel):
+    """An image, whose `source` has it as base64."""
+
+    source: Annotated[InstanceOf[Image], BeforeValidator(source_image), WithJsonSchema({"type": "object"})]
 
 
 class ThinkingBlock(BaseModel):
@@ -47,15 +70,15 @@ class ToolUseBlock(BaseModel):
 
 class ToolResultBlock(BaseModel):
     tool_use_id: str = Field(min_length=1)
-    content: Text = ""
+    content: Content = Shown()
     is_error: bool | None = None
 
     def message(self) -> Message:
-        content = self.content or ("error" if self.is_error else "")
-        return Message(role="tool", content=content, tool_call_id=self.tool_use_id)
+        content = self.content.text or ("error" if self.is_error else "")
+        return Message(role="tool", content=content, images=self.content.images, tool_call_id=self.tool_use_id)
 
 
-KINDS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
+KINDS = ("text", "image", "thinking", "redacted_thinking", "tool_use", "tool_result")
 
 
 def _kind(block: Any) -> str | None:
@@ -65,6 +88,7 @@ def _kind(block: Any) -> str | None:
 
 ContentBlock = Annotated[
     Annotated[TextBlock, Tag("text")]
+    | Annotated[ImageBlock, Tag("image")]
     | Annotated[ThinkingBlock, Tag("thinking")]
     | Annotated[ToolUseBlock, Tag("tool_use")]
     | Annotated[ToolResultBlock, Tag("tool_result")],
@@ -96,21 +120,27 @@ class MessageGiven(BaseModel):
 
     def messages(self) -> Iterator[Message]:
         """Yield the message, in the order of its blocks: results of tools are messages of their own."""
-        texts = [block.text for block in self.content if isinstance(block, TextBlock)]
+        parts = [
+            block.text if isinstance(block, TextBlock) else block.source
+            for block in self.content
+            if isinstance(block, TextBlock | ImageBlock)
+        ]
+        said = shown(parts)
         if self.role == "assistant":
             thoughts = [block.thinking for block in self.content if isinstance(block, ThinkingBlock)]
             yield Message(
                 role="assistant",
-                content="\n".join(texts),
+                content=said.text,
+                images=said.images,
                 tool_calls=tuple(block.call() for block in self.content if isinstance(block, ToolUseBlock)),
                 reasoning_content="\n".join(thoughts) or None,
             )
             return
         results = [block.message() for block in self.content if isinstance(block, ToolResultBlock)]
         yield from results
-        if texts or not results:
+        if parts or not results:
             # Few templates take a system message later than at the beginning, where `system` is.
-            yield Message(role="user", content="\n".join(texts))
+            yield Message(role="user", content=said.text, images=said.images)
 
 
 class ToolGiven(BaseModel):

@@ -9,8 +9,19 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 
+from rlhf.chat.shown import Shown
 from rlhf.rollout.endpoint.sessions import ChatRefused
-from rlhf.rollout.endpoint.wires.wire import Answer, Arguments, Text, Wanted, Wire, WireRequest, event, joined_parts
+from rlhf.rollout.endpoint.wires.wire import (
+    Answer,
+    Arguments,
+    Content,
+    Text,
+    Wanted,
+    Wire,
+    WireRequest,
+    event,
+    joined_parts,
+)
 from rlhf.types import Message, Tool, ToolCall
 
 FREE = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
@@ -19,10 +30,11 @@ FREE = {"type": "object", "properties": {"input": {"type": "string"}}, "required
 
 class MessageItem(BaseModel):
     role: Literal["system", "developer", "user", "assistant"]
-    content: Text = ""
+    content: Content = Shown()
 
     def message(self) -> Message:
-        return Message(role="system" if self.role == "developer" else self.role, content=self.content)
+        role = "system" if self.role == "developer" else self.role
+        return Message(role=role, content=self.content.text, images=self.content.images)
 
 
 class ReasoningItem(BaseModel):
@@ -52,10 +64,11 @@ class CallItem(BaseModel):
 
 class OutputItem(BaseModel):
     call_id: str = Field(min_length=1)
-    output: Text
+    output: Content
 
     def message(self) -> Message:
-        return Message(role="tool", content=self.output, tool_call_id=self.call_id)
+        shows = self.output
+        return Message(role="tool", content=shows.text, images=shows.images, tool_call_id=self.call_id)
 
 
 KINDS = {

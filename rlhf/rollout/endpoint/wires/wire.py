@@ -12,11 +12,14 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, InstanceOf, WithJsonSchema
 
 from rlhf.chat.call_json import json_of, serialisable
 from rlhf.chat.reply_grammar import called
+from rlhf.chat.shown import Shown, read_shown, shown
 from rlhf.chat.thinking import MARK, thought_and_said
+from rlhf.errors import DataError
+from rlhf.images import Image
 from rlhf.rollout.endpoint.capture import Replied
 from rlhf.rollout.endpoint.marks import AgentRequest
 from rlhf.rollout.endpoint.sessions import ChatRefused
@@ -34,15 +37,50 @@ NAME = re.compile(r"[A-Za-z0-9_.-]{1,40}")
 TEXTS = ("text", "input_text", "output_text", "summary_text", "reasoning_text")
 
 
+IMAGES = ("image_url", "input_image", "image")
+"""Types of parts that are an image: of Chat Completions, Responses and Messages."""
+
+
 def content_text(content: Any) -> Any:
     """Return a text: as given, empty for null, or joined from parts."""
     if not isinstance(content, list):
         return "" if content is None else content
-    for part in content:
-        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        if kind not in TEXTS or not isinstance(part.get("text"), str):
-            raise ValueError(f"only parts of type text, input_text and output_text are supported, not {kind!r:.40}")
-    return "\n".join(part["text"] for part in content)
+    found = shown([_part(part, number) for number, part in enumerate(content)])
+    if found.images:
+        raise ValueError("an image is not supported here, only text")
+    return found.text
+
+
+def content_shown(content: Any) -> Any:
+    """Return a text with its images: as given, empty for null, or joined from parts."""
+    if isinstance(content, list):
+        return shown([_part(part, number) for number, part in enumerate(content)])
+    if content is not None and not isinstance(content, str):
+        raise ValueError("a content must be a text or a list of parts")
+    return Shown(content or "")
+
+
+def _part(part: Any, number: int) -> str | Image:
+    """Return a part. Raises `ValueError` for one that is neither a text nor an image that is sent with it."""
+    kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+    if kind in IMAGES:
+        return part_image(part, f"part {number}, of type {kind},")
+    if kind not in TEXTS or not isinstance(part.get("text"), str):
+        kinds = "text, input_text, output_text, image_url, input_image and image"
+        raise ValueError(f"only parts of type {kinds} are supported, not {kind!r:.40}")
+    return str(part["text"])
+
+
+def part_image(part: Mapping[str, Any], where: str) -> Image:
+    """Return the image of a part: base64, which OpenAI's clients write as a `data:` URL. Raises `ValueError`."""
+    given = part.get("source" if part["type"] == "image" else "image_url")
+    source = given if isinstance(given, Mapping) else {"url": given}
+    if part.get("file_id") or source.get("file_id"):
+        raise ValueError(f"{where} is named by file_id, but this server keeps no files: send it as base64")
+    try:
+        return read_shown(source.get("data") or source.get("url"), where)
+    except DataError as error:
+        raise ValueError(str(error)) from None
 
 
 def an_object(arguments: Any) -> Any:
@@ -54,6 +92,11 @@ def an_object(arguments: Any) -> Any:
 
 
 Text = Annotated[str, BeforeValidator(content_text)]
+Content = Annotated[
+    InstanceOf[Shown],
+    BeforeValidator(content_shown),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}, {"type": "null"}]}),
+]
 Arguments = Annotated[dict[str, Any], BeforeValidator(an_object)]
 
 
@@ -115,6 +158,8 @@ class Wanted:
 
     def missed(self, *, stops: bool) -> tuple[str, str] | None:
         """Return the first unsupported field, and why. `stops`: whether replies are cut at stop texts."""
+        if any(message.role == "assistant" and message.images for message in self.conversation):
+            return "messages", "a message of the assistant has an image, but the policy writes text"
         if self.stop and not stops:
             return self.names[0], STOP.format(name=self.names[0], value=f"{list(self.stop)!r:.40}")
         for name, why in self.request.REFUSED.items():
@@ -206,11 +251,13 @@ def joined_parts(parts: Sequence[Message]) -> tuple[Message, ...]:
     for part in parts:
         last = messages[-1] if messages else None
         if last and part.role == last.role == "system" and len(messages) == 1:
-            messages[-1] = replace(last, content=f"{last.content}\n\n{part.content}")
+            text = f"{last.content}\n\n{part.content}"
+            messages[-1] = replace(last, content=text, images=last.images + part.images)
         elif last and part.role == last.role == "assistant" and (part.tool_calls or _rank(part) > _rank(last)):
             messages[-1] = replace(
                 last,
                 content=last.content + part.content,
+                images=last.images + part.images,
                 tool_calls=last.tool_calls + part.tool_calls,
             )
         else:
