@@ -97,6 +97,8 @@ def image_arguments(
     placed = list(rows.placed())
     places = [start + place for start, one in placed for place in placeholders(model, np.array(one.token_ids)).tolist()]
     where = torch.tensor(places, dtype=torch.long, device=token_ids.device)
+    if (count := int((token_ids == model.config.image_token_id).sum())) != len(places):
+        raise ModelError(f"rows have {count} tokens of images, but their {len(placed)} images have {len(places)}")
     columns = zip(*(seen[one.image.sha256] for _, one in placed), strict=True)
     first, *deeper = [torch.cat(column) for column in columns] or [embeddings.new_zeros(0, embeddings.shape[-1])]
     whole = embeddings.flatten(0, 1).index_put((where,), first.to(embeddings.dtype)).view_as(embeddings)
