@@ -30,6 +30,8 @@ FROM_COLUMN = Image(sha256="", data=b"")
 MOST_PIXELS = 2**26
 LONGEST_RATIO = 200
 """Between the sides of an image; Qwen's processors take no longer ones."""
+FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "JPEG2000", "PPM", "ICO", "TGA")
+"""Pillow's names of the formats that are read. Others are for other programs: it runs Ghostscript for an EPS."""
 SHORTEST_BASE64 = 64
 
 
@@ -118,7 +120,7 @@ def _check(data: bytes, where: str) -> None:
     if not data:
         raise DataError(f"{where} is empty")
     try:
-        with PIL.Image.open(io.BytesIO(data)) as picture:
+        with PIL.Image.open(io.BytesIO(data), formats=FORMATS) as picture:
             fault = _fault(picture)
             if not fault:
                 picture.load()

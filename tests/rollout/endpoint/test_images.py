@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import io
 from typing import Any
 
+import PIL.Image
 import pytest
 
 from rlhf.chat.image_reader import ImageReader
@@ -82,7 +84,8 @@ async def test_a_conversation_with_an_image_each_turn_is_one_segment(wire: Wire,
 
 @pytest.mark.parametrize("wire", [CHAT, RESPONSES, MESSAGES], ids=lambda wire: wire.path)
 async def test_an_image_that_cannot_be_shown_is_refused_by_name(wire: Wire) -> None:
-    whole = picture(0).data
+    whole, eps = picture(0).data, io.BytesIO()
+    PIL.Image.new("RGB", (28, 28)).save(eps, "eps")
     remote, stored = {"image_url": {"url": "https://a/b.png"}}, {"file_id": "file-1"}
     if wire is MESSAGES:
         remote, stored = {"source": {"type": "url", "url": "https://a/b.png"}}, {"source": {"type": "file", **stored}}
@@ -93,6 +96,7 @@ async def test_an_image_that_cannot_be_shown_is_refused_by_name(wire: Wire) -> N
             (kind | stored, "user", "is named by file_id, but this server keeps no files"),
             (kind | {"image_url": 5, "source": 5}, "user", "must be"),
             (part(wire, whole[:90]), "user", "cannot be decoded"),
+            (part(wire, eps.getvalue()), "user", "is in no format"),
             (part(wire, whole), "assistant", "a message of the assistant has an image"),
             (part(wire, whole), "user", "set model.tower"),
         ]:
