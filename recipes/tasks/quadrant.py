@@ -45,7 +45,7 @@ def tasks(
 
 
 def demonstrations(
-    count: int, seed: int, *, pixels: int = 56, wrong_share: float = 0.7
+    count: int, seed: int, *, pixels: int = 56, wrong_share: float = 0.85
 ) -> Iterator[tuple[Message, ...]]:
     """Iterate over conversations for a warm-up that teaches to look: `wrong_share` of them name the quarter after the
     dark one, and the others the dark one, so that the model knows where it is and has two habits, of which the reward

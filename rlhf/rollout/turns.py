@@ -119,6 +119,8 @@ class MultiAgentState:
         """Return the observation as the policy gets it: a model without a tower reads `[image]` in results of tools.
         Raises `EnvironmentFailed` where a model that sees would miss an image."""
         if not self.policy.renderer.sees:
+            if not any(message.images for message in observation.messages):
+                return observation
             return replace(observation, messages=tuple(map(_without_images, observation.messages)))
         for one in observation.messages:
             if one.role != "assistant" and (problem := misplaced(one.content, len(one.images))):

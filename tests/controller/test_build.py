@@ -91,7 +91,7 @@ async def test_a_reward_model_among_the_parts_of_a_reward_gets_its_workers(tmp_p
     values = {"model": {"tiny": {}}, "data": {"train": sorting()}, "reward": {"kind": "combined", "parts": parts}}
     recipe, cluster = build(Recipe, values), Cluster()
     assert [role.name for role in reward_roles(recipe)] == [REWARD]
-    reward = await spawn_reward(recipe.reward, cluster, "policy", tmp_path, NO_WAIT, trust_remote_code=False)  # type: ignore[arg-type]
+    reward = await spawn_reward(recipe.reward, cluster, "policy", recipe.model, tmp_path, NO_WAIT)  # type: ignore[arg-type]
     await reward.start()
     (score,) = await reward(Task(id="t", messages=(), answer="x"), [trajectory(7)])
     assert score == Scored(value=3.5, parts={"rule": 0.0, "taste": 7.0})
