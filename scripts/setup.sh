@@ -208,7 +208,7 @@ install_bubblewrap() {
 name_torchvision_operators() {
   local file
   for file in "$venv"/lib/python3*/site-packages/torchvision/extension.py; do
-    [ -e "$file" ] || continue
+    if [ ! -e "$file" ] || grep -q "added by scripts/setup.sh" "$file"; then continue; fi
     cat "$file" - >"$file.new" <<'END'
 
 if not _has_ops():  # added by scripts/setup.sh
