@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from rlhf.chat.image_reader import opened
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import save_tiny
 from rlhf.runs.episode_parts import read_episodes
-from tests.data.test_row_images import ROWS, llava, png, write
+from tests.data.test_row_images import ROWS, llava, png, trl, verl, write
 from tests.end_to_end.running import ROOT, Run, largest_difference, run_warm, train
 from tests.end_to_end.test_resume import died_at_its_end, same_to_the_bit
 
@@ -117,6 +119,19 @@ def test_demonstrations_in_the_shape_of_llava_are_learnt(tmp_path: Path, cache: 
     given = recipe(tmp_path, sees, "sft", path=str(file), prompt_column="conversations", answer_column=None)
     run = train(tmp_path / "run", cache, recipe=given)
     assert np.isfinite(run.metrics[0]["sft/nll"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "answer"), [(verl, "reward_model.ground_truth"), (trl, "answer")])
+def test_rows_of_verl_and_trl_are_trained_on(
+    shape: Callable[..., dict[str, Any]], answer: str, tmp_path: Path, cache: Path, sees: Path
+) -> None:
+    file = write(tmp_path, [shape(n, png((60 + n, 56)), tmp_path) for n in range(ROWS)])
+    given = recipe(tmp_path, sees, "rl", path=str(file), prompt_column="prompt", answer_column=answer)
+    small = ("trainer.group_size=2", "sampling.max_tokens=4", "reward.kind=exact")
+    run = train(tmp_path / "run", cache, *small, recipe=given)
+    assert largest_difference(run.episodes) <= 1e-4
+    assert run.summary["samples"] == 16
 
 
 @pytest.mark.slow
