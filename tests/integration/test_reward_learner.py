@@ -16,6 +16,7 @@ from rlhf.trainer.config import DeepSpeedConfig, OptimizerConfig, RewardModelCon
 from rlhf.trainer.losses.preference import bradley_terry
 from rlhf.trainer.pair_learner import RewardLearner
 from rlhf.trainer.settings import LearnerSettings
+from rlhf.types import Prompt
 from tests.integration.learner_ranks import ProcessWorker, ranks_of
 from tests.trainer.batching.test_pairs import made_pairs
 
@@ -97,5 +98,7 @@ async def test_training_goes_on_from_a_saved_state_and_from_a_reward_model(
 
 
 def difference(scorer: RewardModelWorker, pairs: list[PairOfSegments]) -> float:
-    chosen, rejected = ([getattr(pair, name).token_ids for pair in pairs] for name in ("chosen", "rejected"))
+    chosen, rejected = (
+        [Prompt(token_ids=getattr(pair, name).token_ids) for pair in pairs] for name in ("chosen", "rejected")
+    )
     return float(np.mean(np.subtract(scorer.score(chosen), scorer.score(rejected))))
