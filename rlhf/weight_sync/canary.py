@@ -66,8 +66,9 @@ def canary(
     tokens = rng.integers(0, vocab_size, (count, min(TOKENS, context_tokens)), dtype=np.int32)
     images = (PlacedImage(features=image, start=0),) if image else ()
     if image and len(image.token_ids) + TOKENS < context_tokens:
+        plain = np.setdiff1d(np.arange(vocab_size, dtype=np.int32), [*image.token_ids, image.mark])
         seen = np.tile(np.array(image.token_ids, np.int32), (count, 1))
-        tokens = np.concatenate([seen, tokens], axis=1)
+        tokens = np.concatenate([seen, plain[tokens % len(plain)]], axis=1)
     else:
         images = ()
     reply = min(REPLY_TOKENS, context_tokens // 2)

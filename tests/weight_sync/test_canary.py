@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from rlhf.images import Image, ImageFeatures
 from rlhf.models.config import TinyModelConfig
 from rlhf.models.tiny import byte_tokenizer, tiny_model
 from rlhf.weight_sync.canary import canary, difference, disagreement, staleness, tolerance_for
@@ -127,3 +128,16 @@ def test_rounding_is_far_within_the_limits_of_float32_and_one_norm_is_not() -> N
     rounding = difference(computed(torch.float64), computed(torch.float32))
     assert 0 < rounding < EXACT.high / 10
     assert difference(computed(torch.float32, "model.norm"), computed(torch.float32)) > 10 * EXACT.high
+
+
+def test_sequences_of_a_model_that_sees_begin_with_the_image_and_have_no_other_token_of_one() -> None:
+    image = ImageFeatures(
+        image=Image(sha256="0" * 64, data=b""), tensors={}, checksum=0, size=(1, 1), token_ids=(7, 5, 5, 5, 8), mark=5
+    )
+    made = canary(12, 1000, EXACT, image=image)
+    assert [placed.start for placed in made.images] == [0]
+    for sequence in made.sequences:
+        assert sequence[:5].tolist() == [7, 5, 5, 5, 8]
+        assert len(sequence) == 5 + 12
+        assert not np.isin(sequence[5:], [5, 7, 8]).any()
+    assert canary(12, 17, EXACT, image=image).images == ()
