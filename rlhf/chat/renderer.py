@@ -123,13 +123,15 @@ class ChatRenderer:
         return (*self._end.told, *([note] if unsaid else []))
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
-        """Return the conversation so far and the header of the assistant's reply; cached, so do not change it."""
+        """Return the conversation so far and the header of the assistant's reply: cached, so do not change it."""
 
         def rendered() -> Prompt:
             made = with_images(prompt_ids(self.tokenizer, messages, self._arguments), messages, self._images)
             made.token_ids.flags.writeable = False
             return made
 
+        if any(message.images for message in messages):
+            return rendered()
         return _remembered(self._prompts, repr(messages), rendered)
 
     def completion_prompt(self, given: str | Sequence[int]) -> tuple[NDArray[np.int32], str]:
@@ -151,7 +153,8 @@ class ChatRenderer:
         def appended() -> Prompt:
             return with_images(self._increments.after_reply(messages), messages, self._images)
 
-        increment = _remembered(self._appended, repr(messages), appended)
+        shows = any(message.images for message in messages)
+        increment = appended() if shows else _remembered(self._appended, repr(messages), appended)
         if last in self.stop_token_ids:
             return increment
         assert self._end.token_id is not None, "increments were refused without one"

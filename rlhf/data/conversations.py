@@ -127,6 +127,8 @@ def _message(given: Mapping[str, Any], where: str) -> Message:
     reasoning = given.get("reasoning_content")
     call_id = given.get("tool_call_id")
     content, images = _content(given.get("content", given.get("value")), where, may_lack=bool(calls))
+    if images and role == "assistant":
+        raise DataError(f"{where} is the assistant's and has an image, but the policy writes text; remove the row")
     return Message(
         role=role,
         content=content,

@@ -11,6 +11,7 @@ from rlhf.config import load_bound
 from rlhf.data.columns import column_of, short_value
 from rlhf.data.config import DatasetConfig
 from rlhf.data.preference import PairSet, pair_from_task, pair_set
+from rlhf.data.row_images import read_image
 from rlhf.errors import DataError, Raised, catch, describe_error
 from rlhf.images import IMAGE_MARK
 from rlhf.types import Message, Task
@@ -76,7 +77,10 @@ def _wrong_part(task: Task) -> str:
     if not isinstance(task.id, str) or not isinstance(task.answer, str | None):
         return f"id and answer must be text, they are {short_value(task.id)} and {short_value(task.answer)}"
     if any(one.content.count(IMAGE_MARK) != len(one.images) for one in messages if one.images):
-        return "a message has not one rlhf.types.IMAGE_MARK in its content for each of its images"
+        return "a message has not one rlhf.images.IMAGE_MARK in its content for each of its images"
+    for image in (image for one in messages for image in one.images):
+        if read_image(image.data, None, "an image").sha256 != image.sha256:
+            return "an image has a sha256 that is not that of its data"
     return "" if isinstance(task.row, Mapping) else f"row is {short_value(task.row)}; it must be a mapping"
 
 

@@ -4,7 +4,6 @@ fetched from a network."""
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import os
 from collections.abc import Mapping, Sequence
@@ -68,14 +67,18 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _with_places(messages: Sequence[Message], images: int) -> list[Message]:
-    if any(WRITTEN in message.content for message in messages):
-        marked = [replace(one, content=one.content.replace(WRITTEN, IMAGE_MARK)) for one in messages]
-        return [replace(one, images=(FROM_COLUMN,) * one.content.count(IMAGE_MARK)) for one in marked]
+    if any(WRITTEN in message.content for message in messages if message.role != "assistant"):
+        return [one if one.role == "assistant" else _marked(one) for one in messages]
     first = next((place for place, one in enumerate(messages) if one.role == "user"), 0)
     shown = replace(
         messages[first], content=IMAGE_MARK * images + messages[first].content, images=(FROM_COLUMN,) * images
     )
     return [*messages[:first], shown, *messages[first + 1 :]]
+
+
+def _marked(message: Message) -> Message:
+    content = message.content.replace(WRITTEN, IMAGE_MARK)
+    return replace(message, content=content, images=(FROM_COLUMN,) * content.count(IMAGE_MARK))
 
 
 def read_image(value: Any, folder: Path | None, where: str) -> Image:
@@ -101,18 +104,19 @@ def _from_text(value: Any, folder: Path | None, where: str) -> bytes:
     if text.startswith(("http://", "https://", "s3://", "gs://", "hf://", "ftp://")):
         raise DataError(f"{where} is on a network ({short_value(text)}), from which nothing is fetched: download it")
     head, _, encoded = text.rpartition("base64,")
-    if head.startswith("data:") or (len(text) >= SHORTEST_BASE64 and not (folder and (folder / text[:255]).exists())):
+    if head.startswith("data:") or len(text) >= SHORTEST_BASE64:
         try:
             return base64.b64decode(encoded, validate=True)
-        except binascii.Error:
+        except ValueError:
             if head.startswith("data:"):
                 raise DataError(f"{where} is not base64: {short_value(text)}") from None
     if folder is None:
         raise DataError(f"{where} must be base64 or a data: URL, but reads {short_value(text)}")
     try:
         return (folder / Path(text.removeprefix("file://")).expanduser()).read_bytes()
-    except OSError as error:
-        raise DataError(f"{where} is the file {short_value(text)}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # a null byte in a name
+        why = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{where} is the file {short_value(text)}: {why}") from None
 
 
 def _check(data: bytes, where: str) -> None:

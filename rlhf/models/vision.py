@@ -87,6 +87,12 @@ def placeholders(model: PreTrainedModel, token_ids: NDArray[Any]) -> NDArray[np.
     return np.flatnonzero(token_ids == model.config.image_token_id)
 
 
+def check_shown(model: PreTrainedModel, token_ids: Tensor) -> None:
+    """Raise `ModelError` for rows without images that have tokens of one."""
+    if count := int((token_ids == model.config.image_token_id).sum()):
+        raise ModelError(f"rows have {count} tokens of images, but no image")
+
+
 def image_arguments(
     model: PreTrainedModel, token_ids: Tensor, position_ids: Tensor | None, rows: RowImages, vision: Vision
 ) -> dict[str, Any]:
@@ -121,7 +127,9 @@ def apart(rows: SequenceRows, images: RowImages) -> RowImages:
     """Return the images of packed rows in rows of one sequence: those of a shared beginning once for each."""
     sources, found = rows.sources.cpu().numpy(), list[tuple[int, ImageFeatures]]()
     for start, features in images.placed():
-        found += [(int(place), features) for place in np.flatnonzero(sources == start)]
+        here = sources == start
+        here[:, 1:] &= start > 0  # padding has the place 0 too
+        found += [(int(place), features) for place in np.flatnonzero(here)]
     found.sort(key=lambda one: one[0])
     starts = np.array([place for place, _ in found], np.int64)
     return RowImages(images=(*(features for _, features in found), *images.images[len(images.starts) :]), starts=starts)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
 
+from rlhf.chat.image_reader import noise_image
 from rlhf.config import build
 from rlhf.data import own_tasks
 from rlhf.data.config import DatasetConfig
@@ -15,13 +17,16 @@ from rlhf.data.preference import PreferencePair, Useless
 from rlhf.data.sources import load_pairs, load_tasks
 from rlhf.data.tasks import load_sets
 from rlhf.errors import ConfigError, DataError, UserError
-from rlhf.images import Image
+from rlhf.images import IMAGE_MARK, Image
 from rlhf.recipe.preflight import check_dataset
 from rlhf.types import Message, Task
 
 ASKED = (Message(role="user", content="2 + 2?"),)
 PAIRS = {"chosen_column": "good", "rejected_column": "bad"}
 no_function = 3
+
+
+OTHER = replace(noise_image((4, 4)), sha256="7")
 
 
 def task(name: Any = "0", **parts: Any) -> Task:
@@ -70,9 +75,17 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a chat": ([task(messages=[{"role": "user", "content": "x"}])], "task 1 of .*: messages is .*a tuple of"),
     "a number for a name": ([task(7)], "id and answer must be text, they are 7 and '4'"),
     "a number for an answer": ([task(answer=4)], "id and answer must be text, they are '0' and 4"),
+    "an image by another hash": (
+        [
+            task(
+                messages=(Message(role="user", content=IMAGE_MARK, images=(replace(noise_image((4, 4)), sha256="7"),)),)
+            )
+        ],
+        "task 1 of .*: an image has a sha256 that is not that of its data",
+    ),
     "an image without a mark": (
         [task(messages=(Message(role="user", content="what?", images=(Image(sha256="0", data=b""),)),))],
-        "task 1 of .*: a message has not one rlhf.types.IMAGE_MARK in its content for each",
+        "task 1 of .*: a message has not one rlhf.images.IMAGE_MARK in its content for each",
     ),
     "a list for a row": ([task(row=["4"])], "row is .*; it must be a mapping"),
 }

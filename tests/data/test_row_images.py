@@ -172,6 +172,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a decompression bomb": (bomb(), r"has 30000 x 30000 pixels; the most is|cannot be decoded"),
     "a missing file": ("absent.png", "is the file 'absent.png': No such file"),
     "a folder": (".", "is the file '.': Is a directory"),
+    "a long name in Cyrillic": ("фото" * 60 + ".png", "is the file 'фото.*: File name too long"),
+    "a null byte": ("a\0b.png", "is the file .*: embedded null byte"),
     "a URL": ("https://example.com/1.png", "is on a network .*, from which nothing is fetched: download it"),
     "wrong base64": ("data:image/png;base64,@@@@", "is not base64"),
     "a number": (3, "must be a file, bytes or base64, but reads 3"),
@@ -220,3 +222,17 @@ def test_an_image_is_turned_as_its_exif_says() -> None:
 
     assert opened(rotated()).size == (4, 8)
     assert opened(png(mode="CMYK", color=(0, 0, 0, 0), form="jpeg")).mode == "RGB"
+
+
+def test_a_reply_of_the_assistant_has_no_image(tmp_path: Path) -> None:
+    turns = [{"from": "human", "value": "draw"}, {"from": "gpt", "value": "here: <image>"}]
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"conversations": turns, "image": as_url(png())}) + "\n")
+    config = DatasetConfig(path=str(tmp_path / "rows.jsonl"), prompt_column="conversations", answer_column=None)
+    (lesson,) = load_demonstrations(config)
+    assert [len(message.images) for message in lesson.messages] == [1, 0]
+    assert lesson.messages[1].content == "here: <image>"
+    parts = [{"type": "image_url", "image_url": {"url": as_url(png())}}]
+    said = [{"role": "user", "content": "draw"}, {"role": "assistant", "content": parts}]
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": said}) + "\n")
+    with pytest.raises(DataError, match="message 2 of column 'messages' is the assistant's and has an image"):
+        load_demonstrations(config.model_copy(update={"prompt_column": "messages"}))

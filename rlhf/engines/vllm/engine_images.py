@@ -75,7 +75,10 @@ class EngineImages:
                 raise ModelError(f"vLLM does not take an image: {made.error}") from made.error
             ready.append(made)
         updates = [[replace(one, item_idx=place) for one in own] for place, (_, own) in enumerate(ready)]
-        found, ranges = with_image_tokens(self._processor, marked(token_ids, images).tolist(), updates)
+        expanded = catch(lambda: with_image_tokens(self._processor, marked(token_ids, images).tolist(), updates))
+        if isinstance(expanded, Raised):
+            raise ModelError(f"vLLM cannot expand the images of a prompt: {expanded.error}") from expanded.error
+        found, ranges = expanded
         if found != token_ids.tolist():
             raise ModelError(
                 f"vLLM makes {len(found)} tokens of a prompt that has {len(token_ids)} tokens for the learner: its "

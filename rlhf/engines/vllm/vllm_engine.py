@@ -92,7 +92,9 @@ class VllmEngine:
         self._finished: dict[str, tuple[SampledReply, Ended]] = {}
         self._paused = False
         self._sleeper = Sleeper(
-            self._engine, keeps_base=settings.model.lora is not None, on_cpu=settings.device == "cpu"
+            self._engine,
+            keeps_base=settings.model.lora is not None or settings.model.tower == "frozen",  # which no sync sends
+            on_cpu=settings.device == "cpu",
         )
         self._adapters = adapter_requests(settings.policies, settings.adapters) if settings.model.lora else {}
         if self._adapters and not settings.adapters:
@@ -145,9 +147,10 @@ class VllmEngine:
                 self._images.check_all_given(request.token_ids, images)
             reply = self._add(request.id, request.token_ids, params, request.policy, images)
         except VLLMValidationError as error:
-            if not request.structure:
+            if not (request.structure or request.images):
                 raise
-            raise ModelError(f"{CANNOT_HOLD}: {' '.join(str(error).split())}") from error
+            refused = CANNOT_HOLD if request.structure else "vLLM refuses the images of a prompt"
+            raise ModelError(f"{refused}: {' '.join(str(error).split())}") from error
         if request.sampled and reply.detokenizer:  # a stop text may have begun in tokens sampled elsewhere
             detokenizer: Any = reply.detokenizer
             detokenizer.output_text = self._engine.get_tokenizer().decode(
@@ -158,7 +161,7 @@ class VllmEngine:
         """Drop requests; ended ones are not affected."""
         self._engine.engine_core.abort_requests([one for one in ids if self._unfinished.pop(one, None)])
 
-    def cut_off(self, ids: list[str]) -> dict[str, Completion]:
+    def cut_off(self, ids: list[str]) -> dict[str, Completion | RefusedRequest]:
         """End requests now, and return the tokens sampled so far; nothing for requests that have ended."""
         found = {request_id: self._unfinished[request_id] for request_id in ids if request_id in self._unfinished}
         running = {request.request_id for request in self._core.scheduler.running}  # in the cache, not preempted
@@ -166,7 +169,8 @@ class VllmEngine:
             if request_id in running:
                 self._attach_routing(request_id, reply)
         self.abort(ids)
-        return {request_id: reply.completion(FinishReason.TIME) for request_id, reply in found.items()}
+        replies = {request_id: reply.completion(FinishReason.TIME) for request_id, reply in found.items()}
+        return {request_id: self._told_apart(reply) for request_id, reply in replies.items()}
 
     def step(self) -> dict[str, Completion | SampledTokens | RefusedRequest]:
         """Run one step of the scheduler and the model; returns the replies that ended since the last step, by request,
@@ -260,8 +264,8 @@ class VllmEngine:
         """Stamp tokens from here on with `version`; nothing computed with older weights is reused."""
         self._sleeper.wake("kv_cache")
         self._engine.reset_prefix_cache(reset_running_requests=True)
-        if self._images:
-            self._engine.reset_encoder_cache()  # what a trained tower saw before
+        if self._settings.model.tower == "trained":
+            self._engine.reset_encoder_cache()
         self._engine.set_weight_version(str(version))
 
     def close(self) -> None:

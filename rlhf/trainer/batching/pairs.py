@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -66,4 +66,7 @@ def _answering(asked: Segment, answered: Segment, longest: int) -> Segment:
         kinds=np.concatenate([segment.kinds[kept] for segment, kept in parts])[:longest],
         behaviour_logprobs=np.concatenate([segment.behaviour_logprobs[kept] for segment, kept in parts])[:longest],
         versions=np.concatenate([segment.versions[kept] for segment, kept in parts])[:longest],
+        images=tuple(
+            replace(placed, start=int(np.count_nonzero(~asked.action_mask[: placed.start]))) for placed in asked.images
+        ),
     )

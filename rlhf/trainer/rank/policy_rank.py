@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from rlhf.models.lora import without_adapter
 from rlhf.models.policy import PolicyModel
 from rlhf.models.rounding import rounded as otherwise_rounded
 from rlhf.models.routing import RouterBalance, RoutingReplay, balance_of
+from rlhf.models.vision import check_shown
 from rlhf.trainer.arrays import Floats
 from rlhf.trainer.batching.batch import MicroBatch, Minibatch, filled
 from rlhf.trainer.batching.forward_outputs import Column
@@ -182,6 +184,12 @@ class Rank(ModelRank):
     def stop(self) -> None:
         self.sender.close()
 
+    def _end_update(self) -> None:
+        super()._end_update()
+        others: list[Any] = [self.reference, self.critic and self.critic.module]
+        for module in filter(None, others):
+            module.rows.forget_images()
+
     @property
     def _form(self) -> weights.SyncForm:
         return "adapter" if self.settings.model.publishes_adapters else "merged"
@@ -332,8 +340,11 @@ class Rank(ModelRank):
     def _forward(self, module: nn.Module, microbatch: MicroBatch) -> tuple[Tensor, Tensor]:
         if module is self.engine:
             self._take_routing(microbatch.routing)
+        token_ids = self._tensor(microbatch.token_ids).long()
+        if self.settings.model.tower and microbatch.images is None:
+            check_shown(self.policy.model, token_ids)
         logprobs, entropy = module(
-            self._tensor(microbatch.token_ids).long(),
+            token_ids,
             self._tensor(microbatch.position_ids).long(),
             self._tensor(microbatch.sources),
             self._tensor(microbatch.targets),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from rlhf.chat.reply_tokens import ReplyEncoder
 from rlhf.chat.templates import comparison
+from rlhf.images import Image, ImageFeatures, PlacedImage
 from rlhf.models.tiny import byte_tokenizer
 from rlhf.trainer.batching.batch import build_minibatches
 from rlhf.trainer.batching.pairs import PairOfSegments, mismatched, pair_batch
@@ -80,3 +83,16 @@ def test_replies_are_put_to_other_prompts_and_kept_within_the_longest_pair() -> 
             assert segment.token_ids.tolist() == expected[:longest]
             assert int((~segment.action_mask).sum()) == int((~asked.action_mask).sum())
             assert segment.action_mask.any()
+
+
+def test_a_prompt_keeps_its_images_with_the_replies_to_another() -> None:
+    """KTO's baseline would be that of a model that sees nothing."""
+    image = ImageFeatures(
+        image=Image(sha256="0" * 64, data=b""), tensors={}, checksum=0, size=(1, 1), token_ids=(9,), mark=9
+    )
+    first, *others = made_pairs(4)
+    shown = replace(first, chosen=replace(first.chosen, images=(PlacedImage(features=image, start=2),)))
+    other, *_ = mismatched([shown, *others])
+    for segment in (other.chosen, other.rejected):
+        assert [placed.start for placed in segment.images] == [2]
+        assert segment.token_ids[:4].tolist() == first.chosen.token_ids[:4].tolist()
