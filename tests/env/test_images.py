@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from rlhf.env.client.dialect import Stock
 from rlhf.env.encoding import result_parts
 from rlhf.env.function_tools import FunctionTools
+from rlhf.env.hosting.isolation import Deadlines
 from rlhf.env.server.app import limits_for_sessions
 from rlhf.env.wire import Undecodable
 from rlhf.errors import EnvironmentFailed
@@ -25,7 +27,7 @@ from rlhf.types import EnvironmentSpec, Message, Observation, Task, ToolCall
 from tests.env.environments import picture
 from tests.env.hosted import hosted
 from tests.env.serving import HERE, served
-from tests.env.test_client import connected
+from tests.env.test_client import QUICK, connected
 from tests.rollout.playing import ScriptedEngine, ScriptedEnvironment, play_alone, policy, rules
 
 LARGE = picture(0, 1500)
@@ -37,17 +39,20 @@ STOCK = Stock(spec=EnvironmentSpec(name="stock", description=""))
 @asynccontextmanager
 async def painters(kind: str) -> AsyncIterator[Environments]:
     if kind != "served":
-        async with hosted("Painter", module=HERE, isolation=kind) as environments:  # type: ignore[arg-type]
+        async with hosted("Painter", module=HERE, isolation=kind, turn=30) as environments:  # type: ignore[arg-type]
             yield environments
         return
     with served("Painter", access=Access(limits=limits_for_sessions(4))) as url:
-        yield await connected(url)
+        yield await connected(
+            url, replace(QUICK, deadlines=Deadlines(open_seconds=30, reset_seconds=30, step_seconds=30))
+        )
 
 
 def say(text: str) -> Message:
     return Message(role="assistant", content=text)
 
 
+@pytest.mark.waits
 @pytest.mark.parametrize("kind", ["thread", "process", "served"])
 async def test_images_of_several_megabytes_travel_both_ways(kind: str) -> None:
     assert len(LARGE.data) > 6 * 2**20
