@@ -43,9 +43,8 @@ async def painters(kind: str) -> AsyncIterator[Environments]:
             yield environments
         return
     with served("Painter", access=Access(limits=limits_for_sessions(4))) as url:
-        yield await connected(
-            url, replace(QUICK, deadlines=Deadlines(open_seconds=30, reset_seconds=30, step_seconds=30))
-        )
+        deadlines = Deadlines(open_seconds=30, reset_seconds=30, step_seconds=30)
+        yield await connected(url, replace(QUICK, deadlines=deadlines))
 
 
 def say(text: str) -> Message:
