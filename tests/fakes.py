@@ -60,7 +60,6 @@ class FakeRenderer:
     """A prompt of three tokens, and two more after a reply; text is the numbers of the tokens."""
 
     features_of = None
-    sees = False
 
     def prompt(self, messages: Sequence[Message]) -> Prompt:
         return Prompt(token_ids=np.array([7, 8, 9], np.int32))

@@ -19,7 +19,7 @@ from rlhf.types import Message, Task
 
 QUARTERS = "abcd"
 SPLITS = {"train": 0, "eval": 1, "demonstrations": 2}
-"""Each split draws from a random stream of its own."""
+"""Each split draws from its own random stream."""
 
 
 def tasks(

@@ -97,11 +97,6 @@ class ChatRenderer:
         return self._images.features if self._images else None
 
     @property
-    def sees(self) -> bool:
-        """Whether the model is shown images."""
-        return self._images is not None
-
-    @property
     def noise(self) -> ImageFeatures | None:
         """An image that means nothing, for a model that is shown images."""
         return self._images.features(noise_image(NOISE_PIXELS)) if self._images else None

@@ -118,7 +118,7 @@ class MultiAgentState:
     def _for_policy(self, observation: Observation) -> Observation:
         """Return the observation as the policy gets it: a model without a tower reads `[image]` in results of tools.
         Raises `EnvironmentFailed` where a model that sees would miss an image."""
-        if not self.policy.renderer.sees:
+        if self.policy.renderer.features_of is None:
             if not any(message.images for message in observation.messages):
                 return observation
             return replace(observation, messages=tuple(map(_without_images, observation.messages)))

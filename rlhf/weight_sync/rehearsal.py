@@ -107,7 +107,7 @@ class _Rehearsal:
         ]
 
     def _frozen_tower(self) -> set[int]:
-        """Return the parameters beside the language model's if none of them is sent: engines loaded the same."""
+        """Return the parameters outside the language model if none of them is sent: the engine loaded them."""
         if not isinstance(self._model, SupportsMultiModal):
             return set()
         language_model: Any = self._model.get_language_model()

@@ -82,8 +82,8 @@ class FamilyLearner(TorchLearner):
 
 LENGTHS = (60, 52, 31)
 SHARED, PLACE = 20, 10
-"""The second sequence begins with so many tokens of the first, and is a branch of it in the row. So many tokens of text
-are before an image."""
+"""The number of tokens that the second sequence, a branch of the first in the row, shares with it, and the number of
+text tokens before an image."""
 Measure = Callable[[Family, Path], float]
 REFUSALS = (ModelError, ConfigError, WeightSyncError, TransferError, EngineBroken)
 

@@ -185,8 +185,8 @@ def picture(number: int, side: int = 56) -> Image:
 
 
 class Painter:
-    """Shows the task's messages, and then another picture every turn: of so many pixels a side as the policy says, or
-    what is no picture."""
+    """Shows the task's messages, and then another picture every turn: the policy says how many pixels a side has, or
+    asks for something that is no picture."""
 
     spec = EnvironmentSpec(name="painter", description="Paints.")
 

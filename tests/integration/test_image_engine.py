@@ -79,7 +79,7 @@ def ask(
     prompts: Sequence[Prompt],
     change: Callable[[list[GenerateRequest], list[ImageFeatures]], Any] = lambda requests, images: None,
 ) -> list[Completion | RefusedRequest]:
-    """What the engine answers to these prompts, sent as the controller sends them, but for a `change`."""
+    """What the engine answers to these prompts, sent as the controller sends them, except for a `change`."""
     known = KnownImages()
     requests = [
         GenerateRequest(str(n), one.token_ids, 1.0, 8, seed=n, images=known.asked_about(one.images))

@@ -28,7 +28,7 @@ Ready = tuple[MultiModalKwargsItem, Sequence[ResolvedPromptUpdate]]
 
 
 class EngineImages:
-    """Images that an engine keeps until it is told to forget them, by the hash of each; `placeholder` is the token at
+    """Images that an engine keeps until `forget`, by the hash of each; `placeholder` is the token at
     the places that the model replaces by what it sees."""
 
     def __init__(self, processor: BaseMultiModalProcessor[Any], placeholder: int) -> None:
